@@ -1,0 +1,129 @@
+"""Settings that have to be in place before ``import mlx.core``: the BLAS, its reproducible mode, precision.
+
+MLX's CPU wheel is linked to the reference BLAS (about 1.5 GFLOP/s in float32). The dynamic linker looks a
+symbol up in the global scope first, so a faster library that is loaded with ``RTLD_GLOBAL`` before MLX takes
+over ``cblas_sgemm`` and its relatives. This is the one file that reads the environment and changes the
+process; everything else gets the frozen :data:`PRELOAD`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+BLAS_CHOICES = ("auto", "mkl", "openblas", "bundled")
+DETERMINISTIC_SWITCH = "MLXCEL_SDPA_DETERMINISTIC"
+
+_MKL_RUNTIME = ("libiomp5.so", "libmkl_rt.so.3", "libmkl_rt.so.2")
+_OPENBLAS_NAMES = ("libopenblas.so.0", "libopenblas.so")
+
+# A strict branch gives the same bits whatever the alignment of the operands, which MLX does not control.
+_DETERMINISTIC_DEFAULTS = {"MKL_CBWR": "AVX2,STRICT", "MLX_ENABLE_TF32": "0"}
+
+# Hub and tokenizer libraries must neither phone home nor write to the terminal on their own.
+_QUIET_DEFAULTS = {
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+@dataclass(frozen=True)
+class Preload:
+    """What was applied before MLX was imported.
+
+    ``blas`` is the library that was loaded (``mkl``, ``openblas``, ``accelerate``, ``bundled``, or a file name), ``problem`` a
+    one-line reason why the request could not be met (the command line refuses to run with it), ``warning`` one
+    line for stderr, ``mlx_was_first`` whether MLX had been imported before, in which case nothing took effect.
+    """
+
+    blas: str
+    requested_blas: str
+    deterministic: bool
+    device: str
+    mlx_was_first: bool
+    problem: str | None = None
+    warning: str | None = None
+
+
+def _load_global(paths: list[str]) -> bool:
+    """Load every library of ``paths`` into the global symbol scope; False when one of them cannot be."""
+    try:
+        for path in paths:
+            ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+    except OSError:
+        return False
+    return True
+
+
+def _load_mkl() -> bool:
+    """Load the ``mkl`` wheel, which installs into the environment's ``lib``, or a system MKL."""
+    folder = Path(sys.prefix) / "lib"
+    openmp, *names = _MKL_RUNTIME
+    for name in names:
+        if (folder / name).is_file() and _load_global([str(folder / openmp), str(folder / name)]):
+            return True
+    return any(_load_global([openmp, name]) for name in names)
+
+
+def _load_openblas() -> bool:
+    """Load a system OpenBLAS."""
+    found = ctypes.util.find_library("openblas")
+    names = (*_OPENBLAS_NAMES, found) if found else _OPENBLAS_NAMES
+    return any(_load_global([name]) for name in names)
+
+
+def _choose_blas(requested: str) -> tuple[str, str | None, str | None]:
+    """Load the requested BLAS; returns (name, problem, warning)."""
+    if sys.platform == "darwin":
+        return "accelerate", None, None  # MLX on macOS is linked to Accelerate already
+    if requested == "bundled":
+        return "bundled", None, None
+    if requested in ("auto", "mkl") and _load_mkl():
+        return "mkl", None, None
+    if requested in ("auto", "openblas") and _load_openblas():
+        return "openblas", None, None
+    if requested == "auto":
+        hint = "pip install mkl" if os.uname().machine == "x86_64" else "install libopenblas"
+        return (
+            "bundled",
+            None,
+            f"no fast BLAS found, using MLX's reference BLAS (10 to 80 times slower): {hint}",
+        )
+    if requested == "mkl":
+        return "bundled", "MLXCEL_BLAS=mkl: MKL is not installed; pip install mkl, or MLXCEL_BLAS=auto", None
+    if requested == "openblas":
+        remedy = "install libopenblas (Debian: libopenblas0), or MLXCEL_BLAS=auto"
+        return "bundled", f"MLXCEL_BLAS=openblas: no OpenBLAS found; {remedy}", None
+    remedy = f"give one of {', '.join(BLAS_CHOICES)} or the path of a shared library with a CBLAS"
+    if not Path(requested).is_file() or not _load_global([requested]):
+        return "bundled", f"MLXCEL_BLAS={requested}: cannot be loaded; {remedy}", None
+    if not hasattr(ctypes.CDLL(None), "cblas_sgemm"):
+        return "bundled", f"MLXCEL_BLAS={requested}: has no cblas_sgemm; {remedy}", None
+    return Path(requested).name, None, None
+
+
+def _apply() -> Preload:
+    """Read the environment once, set what MLX and BLAS read at load time, load the BLAS."""
+    requested = os.environ.get("MLXCEL_BLAS", "auto") or "auto"
+    deterministic = os.environ.get(DETERMINISTIC_SWITCH, "0") not in ("", "0")
+    device = os.environ.get("MLXCEL_DEVICE", "auto") or "auto"
+    first = "mlx.core" in sys.modules
+    for name, value in _QUIET_DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    if first:
+        warning = "mlx was imported before mlxcel_engine: its BLAS and precision settings did not take effect"
+        return Preload("bundled", requested, deterministic, device, True, None, warning)
+    if deterministic:
+        for name, value in _DETERMINISTIC_DEFAULTS.items():
+            os.environ.setdefault(name, value)
+    blas, problem, warning = _choose_blas(requested)
+    return Preload(blas, requested, deterministic, device, False, problem, warning)
+
+
+PRELOAD = _apply()

@@ -1,0 +1,19 @@
+"""What every record shares: a schema version, strict fields, and finite JSON."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+SCHEMA_VERSION = 1
+
+
+class Record(BaseModel):
+    """Frozen and closed: an unknown key is an error, never ignored. Infinity is written as a string."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        ser_json_inf_nan="strings",
+        populate_by_name=True,
+        serialize_by_alias=True,
+    )

@@ -1,0 +1,136 @@
+"""The parity record: one row per pair, and beside the rows the streams that they compare."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from mlxcel_engine.records.base import SCHEMA_VERSION, Record
+from mlxcel_engine.records.environment import Environment
+
+VerdictName = Literal["identical", "drift", "near-tie", "diverged", "n/a", "invalid"]
+LogitsClass = Literal["bitwise", "close", "differ"]
+
+
+class Evidence(Record):
+    """What a path was seen to do, read from counters while it ran.
+
+    ``partition`` lists the ``[start, stop)`` pieces of the prompt in the order they went through the model, the
+    last token's own forward included. ``forwarded`` counts prompt tokens, ``adopted`` those taken from a prompt
+    cache instead, ``decode_forwards`` the forwards after the prompt (lookahead included). ``attention_calls``
+    counts calls into the path's own KV view; None where the path keeps ``mlx-lm``'s caches.
+    """
+
+    storage: str
+    attention_calls: int | None
+    adopted: int
+    forwarded: int
+    partition: list[tuple[int, int]]
+    decode_forwards: int
+    prompt_cache: bool
+    chunk: int
+    notes: list[str]
+
+
+class PairEvidence(Record):
+    """The evidence of both sides; None for a side that did not run."""
+
+    left: Evidence | None
+    right: Evidence | None
+
+
+class ParityRow(Record):
+    """One pair. ``index`` is the first step at which the two streams differ, counted from 0.
+
+    ``max_abs_logprob_diff`` is the noise: the largest difference (nats) on the steps before they differ, on all
+    steps if they never do; None when there is no such step.
+    """
+
+    case: str
+    prompt: str
+    left: str
+    right: str
+    verdict: VerdictName
+    reason: str
+    index: int | None
+    left_token: int | None
+    right_token: int | None
+    left_text: str | None
+    right_text: str | None
+    logits: LogitsClass | None
+    max_abs_logprob_diff: float | None
+    evidence: PairEvidence
+
+
+class TopLogprob(Record):
+    """One of the likeliest tokens of a step; ``logprob`` in nats."""
+
+    token: int
+    logprob: float
+
+
+class StreamRecord(Record):
+    """One path's answer. ``ids`` holds every sampled token, an ending EOS included; ``text`` leaves it out."""
+
+    case: str
+    prompt: str
+    path: str
+    prompt_sha256: str
+    ids: list[int]
+    text: str
+    finish_reason: str | None
+    top_logprobs: list[list[TopLogprob]]
+    evidence: Evidence | None
+    unavailable: str | None
+    invalid: str | None
+
+
+class PromptRecord(Record):
+    """A prompt: ``tokens`` ids whose hash is ``sha256``, made with the chat template or as raw text."""
+
+    name: str
+    text: str
+    tokens: int
+    sha256: str
+    chat_template: bool
+
+
+class ModelRecord(Record):
+    """``weights`` is ``dequantized``, ``quantized`` or ``unquantized``; ``weight_bytes`` as held in memory."""
+
+    spec: str
+    label: str
+    architecture: str
+    dtype: str
+    weights: str
+    weight_bytes: int
+    vocab_size: int
+    context_length: int | None
+    eos_ids: list[int]
+    synthetic: bool
+
+
+class ParityConfig(Record):
+    """What was asked for, with every automatic choice resolved."""
+
+    model: ModelRecord
+    prompts: list[PromptRecord]
+    max_tokens: int
+    cases: list[str]
+    paths: list[str]
+    prefill_chunk: int
+    noise_bound: float
+    expect_identical: bool
+    allow_near_tie: bool
+
+
+class ParityRecord(Record):
+    """The whole of a parity run."""
+
+    schema_version: int = Field(default=SCHEMA_VERSION, alias="schema")
+    kind: Literal["parity"] = "parity"
+    environment: Environment
+    config: ParityConfig
+    rows: list[ParityRow]
+    streams: list[StreamRecord]

@@ -21,9 +21,7 @@ def select_device(requested: str) -> Device:
     if requested not in ("auto", "cpu", "gpu"):
         raise UsageError(f"MLXCEL_DEVICE={requested}: give auto, cpu or gpu")
     if requested == "gpu" and not mx.is_available(mx.gpu):
-        raise UsageError(
-            "MLXCEL_DEVICE=gpu: this MLX has no GPU; install the cuda extra, or MLXCEL_DEVICE=cpu"
-        )
+        raise UsageError("MLXCEL_DEVICE=gpu: this MLX has no GPU; install the cuda extra, or MLXCEL_DEVICE=cpu")
     if requested != "auto":
         mx.set_default_device(mx.cpu if requested == "cpu" else mx.gpu)
     return "gpu" if mx.default_device() == mx.gpu else "cpu"

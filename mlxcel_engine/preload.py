@@ -37,9 +37,10 @@ _QUIET_DEFAULTS = {
 class Preload:
     """What was applied before MLX was imported.
 
-    ``blas`` is the library that was loaded (``mkl``, ``openblas``, ``accelerate``, ``bundled``, or a file name), ``problem`` a
-    one-line reason why the request could not be met (the command line refuses to run with it), ``warning`` one
-    line for stderr, ``mlx_was_first`` whether MLX had been imported before, in which case nothing took effect.
+    ``blas`` is the library that was loaded: ``mkl``, ``openblas``, ``accelerate``, ``bundled`` or a file name.
+    ``problem`` is a one-line reason why the request could not be met (the command line refuses to run with it),
+    ``warning`` one line for stderr, ``mlx_was_first`` whether MLX had been imported before, in which case nothing
+    took effect.
     """
 
     blas: str
@@ -74,8 +75,7 @@ def _load_mkl() -> bool:
 def _load_openblas() -> bool:
     """Load a system OpenBLAS."""
     found = ctypes.util.find_library("openblas")
-    names = (*_OPENBLAS_NAMES, found) if found else _OPENBLAS_NAMES
-    return any(_load_global([name]) for name in names)
+    return any(_load_global([name]) for name in (*_OPENBLAS_NAMES, found) if name)
 
 
 def _choose_blas(requested: str) -> tuple[str, str | None, str | None]:
@@ -117,8 +117,8 @@ def _apply() -> Preload:
     for name, value in _QUIET_DEFAULTS.items():
         os.environ.setdefault(name, value)
     if first:
-        warning = "mlx was imported before mlxcel_engine: its BLAS and precision settings did not take effect"
-        return Preload("bundled", requested, deterministic, device, True, None, warning)
+        late = "mlx was imported before mlxcel_engine: its BLAS and precision settings did not take effect"
+        return Preload("bundled", requested, False, device, True, None, late)
     if deterministic:
         for name, value in _DETERMINISTIC_DEFAULTS.items():
             os.environ.setdefault(name, value)

@@ -8,9 +8,9 @@ import mlx.core as mx
 from mlx_lm.utils import _get_classes
 
 if TYPE_CHECKING:
-    from mlx import nn
+    import mlx.nn as nn
 
-VOCAB = 131
+VOCAB = 300
 
 _COMMON: dict[str, Any] = {
     "hidden_size": 32,

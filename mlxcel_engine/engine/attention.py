@@ -16,11 +16,13 @@ from mlxcel_engine.engine.kv.view import LayerView
 from mlxcel_engine.errors import EngineError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import mlx.core as mx
-    from mlx import nn
+    import mlx.nn as nn
 
 _NAME = "scaled_dot_product_attention"
-_original = base.scaled_dot_product_attention
+_original: Callable[..., mx.array] = base.scaled_dot_product_attention
 
 
 def dispatch_attention(

@@ -28,7 +28,7 @@ from mlxcel_engine.errors import EngineError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mlx import nn
+    import mlx.nn as nn
 
     from mlxcel_engine.engine.kv.store import KvCounters, KvStore
 
@@ -127,6 +127,8 @@ class Engine:
         logits = self._decode(rows)
         logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         tokens = _sample(rows, logprobs)
+        if tokens.shape != (len(rows),):
+            raise EngineError(f"a sampler returned tokens of shape {tokens.shape} for {len(rows)} rows")
         mx.async_eval(tokens, logprobs)
         for index, row in enumerate(rows):
             row.pending = tokens[index : index + 1] if len(rows) > 1 else tokens
@@ -137,12 +139,10 @@ class Engine:
 
     def collect(self, pending: PendingStep) -> StepOutput:
         """Wait for a submitted step and read its tokens."""
-        values = pending.tokens.tolist()
-        if not isinstance(values, list):
-            raise EngineError(f"a sampler returned {pending.tokens.shape} tokens for {len(pending.batch.rows)} rows")
+        tokens: Any = pending.tokens.tolist()
         outputs = (
-            RowOutput(sequence, int(token), pending.logprobs[row])
-            for row, (sequence, token) in enumerate(zip(pending.batch.rows, values, strict=True))
+            RowOutput(sequence, token, pending.logprobs[row])
+            for row, (sequence, token) in enumerate(zip(pending.batch.rows, tokens, strict=True))
         )
         return StepOutput(tuple(outputs))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 if TYPE_CHECKING:
-    from mlx import nn
+    import mlx.nn as nn
 
 # Proven equal to `generate_step`, alone and in a ragged batch, by tests/engine/test_families.py.
 BATCHED_FAMILIES = frozenset({"glm4", "granite", "llama", "olmo2", "qwen2", "qwen3", "qwen3_moe", "mixtral"})

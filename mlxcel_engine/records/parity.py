@@ -8,29 +8,11 @@ from pydantic import Field
 
 from mlxcel_engine.records.base import SCHEMA_VERSION, Record
 from mlxcel_engine.records.environment import Environment
+from mlxcel_engine.records.evidence import Evidence
+from mlxcel_engine.records.model import ModelRecord
 
 VerdictName = Literal["identical", "drift", "near-tie", "diverged", "n/a", "invalid"]
 LogitsClass = Literal["bitwise", "close", "differ"]
-
-
-class Evidence(Record):
-    """What a path was seen to do, read from counters while it ran.
-
-    ``partition`` lists the ``[start, stop)`` pieces of the prompt in the order they went through the model, the
-    last token's own forward included. ``forwarded`` counts prompt tokens, ``adopted`` those taken from a prompt
-    cache instead, ``decode_forwards`` the forwards after the prompt (lookahead included). ``attention_calls``
-    counts calls into the path's own KV view; None where the path keeps ``mlx-lm``'s caches.
-    """
-
-    storage: str
-    attention_calls: int | None
-    adopted: int
-    forwarded: int
-    partition: list[tuple[int, int]]
-    decode_forwards: int
-    prompt_cache: bool
-    chunk: int
-    notes: list[str]
 
 
 class PairEvidence(Record):
@@ -94,21 +76,6 @@ class PromptRecord(Record):
     tokens: int
     sha256: str
     chat_template: bool
-
-
-class ModelRecord(Record):
-    """``weights`` is ``dequantized``, ``quantized`` or ``unquantized``; ``weight_bytes`` as held in memory."""
-
-    spec: str
-    label: str
-    architecture: str
-    dtype: str
-    weights: str
-    weight_bytes: int
-    vocab_size: int
-    context_length: int | None
-    eos_ids: list[int]
-    synthetic: bool
 
 
 class ParityConfig(Record):

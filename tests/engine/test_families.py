@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -20,10 +22,10 @@ def prompt(length: int, seed: int = 7) -> tuple[int, ...]:
     return tuple(int(i) for i in np.random.default_rng(seed + length).integers(0, VOCAB, length))
 
 
-def solo(model: object, ids: tuple[int, ...], steps: int = STEPS, chunk: int = 2048) -> Trace:
+def solo(model: Any, ids: tuple[int, ...], steps: int = STEPS, chunk: int = 2048) -> Trace:
     tokens, rows = [], []
     for token, logprobs in generate_step(mx.array(ids), model, max_tokens=steps, prefill_step_size=chunk):
-        tokens.append(token)
+        tokens.append(int(token))
         rows.append(np.array(logprobs))
     return tokens, rows
 

@@ -53,13 +53,13 @@ class LayerView:
         self, length: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | str | None:
         """Return the mask for ``length`` new tokens, as ``KVCache`` makes it; several rows decode without one."""
-        offset = self._batch.offset
         if len(self._batch.slabs) > 1:
             if length > 1 or window_size is not None:
                 raise EngineError("several rows decode one token each, without a window")
             return None
         if window_size is not None or (return_array and length > 1):
-            return create_causal_mask(length, offset, window_size=window_size)
+            mask: mx.array = create_causal_mask(length, self._batch.slabs[0].length, window_size=window_size)
+            return mask
         return None if length == 1 else "causal"
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
@@ -78,9 +78,7 @@ class LayerView:
         """Whether these are the very arrays that :meth:`update_and_fetch` returned last."""
         return self._handed is not None and self._handed[0] is keys and self._handed[1] is values
 
-    def attend(
-        self, queries: mx.array, scale: float, mask: mx.array | str | None, sinks: mx.array | None
-    ) -> mx.array:
+    def attend(self, queries: mx.array, scale: float, mask: mx.array | str | None, sinks: mx.array | None) -> mx.array:
         """Attend ``queries`` ``[B, Hq, L, D]`` over every key held, the new ones included; ``[B, Hq, L, D]``."""
         handed, self._handed = self._handed, None  # a reference kept here would make the next append a copy
         counters, slabs = self._batch.counters, self._batch.slabs

@@ -1,0 +1,49 @@
+# MODEL is any checkpoint that the commands take: a directory, a .gguf file, a hub id, synthetic:NAME or default.
+MODEL ?= default
+PYTHON ?= $(or $(shell command -v python3.11),python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# The extra that brings MLX's back end: CUDA where an NVIDIA driver is, the CPU on other Linux machines, none on macOS.
+ifeq ($(shell uname -s),Darwin)
+  EXTRAS ?= dev
+else ifneq ($(wildcard /proc/driver/nvidia/version),)
+  EXTRAS ?= cuda,dev
+else
+  EXTRAS ?= cpu,dev
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help setup engine-parity test test-checkpoint verify-fmt verify clean
+
+help: ## List the targets.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## Make the virtual environment in .venv and install the project (once).
+
+$(STAMP): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found; give PYTHON=python3.12 or another, 3.11 or newer"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+engine-parity: $(STAMP) ## Print the parity table of MODEL; ARGS adds options.
+	$(BIN)/mlxcel-engine parity -m '$(MODEL)' $(ARGS)
+
+test: $(STAMP) ## Run the default tests: no weights, no network.
+	$(BIN)/pytest
+
+test-checkpoint: $(STAMP) ## Run the tests on the embedded default checkpoint (fetched once, then cached).
+	$(BIN)/pytest -m checkpoint
+
+verify-fmt: $(STAMP) ## Check formatting and lint.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+verify: verify-fmt ## Check format, lint, types, and run the default tests.
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+clean: ## Remove the virtual environment and the tools' caches.
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,69 @@
+"""The ``mlxcel-engine`` command: parses, calls, renders errors as one line, and is the only part that exits."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import TYPE_CHECKING
+
+import typer
+from typer.exceptions import TyperException
+from typer.main import get_command
+
+from mlxcel_engine.cli import options
+from mlxcel_engine.cli.parity import parity
+from mlxcel_engine.errors import MlxcelError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_USAGE, _FAILED, _INTERRUPTED = 2, 3, 130
+
+app = typer.Typer(
+    name="mlxcel-engine",
+    add_completion=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True, epilog="Example: mlxcel-engine parity -p 'What is the capital of France?'")
+def root(context: typer.Context, version: options.Version = False) -> None:  # noqa: ARG001 - eager, handled by itself
+    """Do MLX decode loops give the same tokens, how fast is each, and is a change beyond the noise?"""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(_USAGE)
+
+
+app.command(
+    epilog="Example: MLXCEL_SDPA_DETERMINISTIC=1 mlxcel-engine parity --expect-identical --json parity.json",
+)(parity)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 0 done, 1 a gate failed, 2 bad input, 3 a run failed."""
+    args = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return int(get_command(app).main(args, prog_name="mlxcel-engine", standalone_mode=False) or 0)
+    except TyperException as error:
+        return _fail(error.format_message(), _USAGE, error, args)
+    except MlxcelError as error:
+        return _fail(str(error), error.exit_code, error, args)
+    except KeyboardInterrupt:
+        return _fail("interrupted", _INTERRUPTED, None, args)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except MemoryError as error:
+        return _fail("out of memory; take a smaller model, batch or context", _FAILED, error, args)
+    except Exception as error:
+        message = f"unexpected {type(error).__name__}: {error}; --debug shows the traceback"
+        return _fail(message, _FAILED, error, args)
+
+
+def _fail(message: str, code: int, error: BaseException | None, args: Sequence[str]) -> int:
+    if error is not None and "--debug" in args:
+        traceback.print_exception(error)
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return code

@@ -1,0 +1,80 @@
+"""The options that commands share, one alias each."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+MODEL_PANEL = "Model"
+RUN_PANEL = "What to run"
+VERDICT_PANEL = "Verdict"
+OUTPUT_PANEL = "Output"
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        from mlxcel_engine.version import __version__
+
+        typer.echo(f"mlxcel-engine {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=OUTPUT_PANEL)]
+Model = Annotated[
+    str,
+    typer.Option(
+        "-m",
+        "--model",
+        metavar="MODEL",
+        help="A directory in mlx-lm's format, a .gguf file, a hub id, synthetic:NAME, or default (embedded).",
+        rich_help_panel=MODEL_PANEL,
+    ),
+]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        "--dtype",
+        metavar="DTYPE",
+        help="auto, float32, bfloat16 or float16; auto is float32 on a CPU, as stored on a GPU.",
+        rich_help_panel=MODEL_PANEL,
+    ),
+]
+Weights = Annotated[
+    str,
+    typer.Option(
+        "--weights",
+        metavar="FORM",
+        help="auto, quantized or dequantized; auto dequantizes on a CPU.",
+        rich_help_panel=MODEL_PANEL,
+    ),
+]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option("--trust-remote-code", help="Let the checkpoint run code of its own.", rich_help_panel=MODEL_PANEL),
+]
+PrefillChunk = Annotated[
+    int,
+    typer.Option(
+        "--prefill-chunk",
+        metavar="N",
+        min=1,
+        help="Prompt tokens that go through the model at once.",
+        rich_help_panel=RUN_PANEL,
+    ),
+]
+JsonPath = Annotated[
+    str | None,
+    typer.Option(
+        "--json",
+        metavar="PATH",
+        help="Write the full record there; - is stdout (the table then goes to stderr).",
+        rich_help_panel=OUTPUT_PANEL,
+    ),
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Replace an output file that exists.", rich_help_panel=OUTPUT_PANEL)
+]

@@ -1,0 +1,46 @@
+"""Whether a run passes ``--expect-identical``. No MLX."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mlxcel_engine.records.parity import ParityRow
+
+# These compute the same sums in the same order at B=1, so under the deterministic switch equal means bitwise.
+BITWISE_PATHS = frozenset({"cli", "mlx-server", "engine", "dense", "paged"})
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """``failures`` names each row that fails; ``compared`` counts the pairs that were compared at all."""
+
+    failures: tuple[str, ...]
+    compared: int
+
+    @property
+    def exit_code(self) -> int:
+        """0 passed, 1 failed, 3 nothing was compared."""
+        if self.failures:
+            return 1
+        return 0 if self.compared else 3
+
+
+def judge(rows: Sequence[ParityRow], *, allow_near_tie: bool = False) -> GateResult:
+    """Apply the gate to the rows of a run; ``n/a`` rows neither pass nor fail."""
+    failures = (_failure(row, allow_near_tie) for row in rows)
+    compared = sum(row.verdict != "n/a" for row in rows)
+    return GateResult(tuple(failure for failure in failures if failure), compared)
+
+
+def _failure(row: ParityRow, allow_near_tie: bool) -> str | None:
+    name = f"{row.case}, {row.prompt}: {row.left} against {row.right}"
+    if row.verdict in ("diverged", "drift", "invalid") or (row.verdict == "near-tie" and not allow_near_tie):
+        where = "" if row.index is None else f" at {row.index}"
+        return f"{name}: {row.verdict}{where} ({row.reason})"
+    if row.verdict == "identical" and row.logits != "bitwise" and {row.left, row.right} <= BITWISE_PATHS:
+        return f"{name}: identical, but its logits are {row.logits}, not bitwise"
+    return None

@@ -1,0 +1,57 @@
+"""``engine``: our :class:`~mlxcel_engine.engine.Engine`, one sequence, no scheduler, dense KV."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+
+from mlxcel_engine.engine import Engine, SequenceSpec, StopRules, generate
+from mlxcel_engine.paths.base import PathRequest, PathRun, TokenStep
+from mlxcel_engine.paths.evidence import observed_evidence
+from mlxcel_engine.paths.forward_log import ForwardLog, record_forwards
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mlxcel_engine.loader.load import LoadedModel
+    from mlxcel_engine.records.evidence import Evidence
+
+
+class EnginePath:
+    """A fresh engine per request, so that its counters are the request's."""
+
+    name = "engine"
+
+    def unavailable(self, loaded: LoadedModel) -> str | None:  # noqa: ARG002 - it runs every model
+        """None: it runs every model, if need be row by row."""
+        return None
+
+    def run(self, loaded: LoadedModel, request: PathRequest) -> PathRun:
+        """See :meth:`DecodePath.run`."""
+        log = ForwardLog()
+        engine = Engine(loaded.model)
+        return PathRun(_steps(engine, loaded, request, log), lambda: _evidence(engine, log, request))
+
+
+def _steps(engine: Engine, loaded: LoadedModel, request: PathRequest, log: ForwardLog) -> Iterator[TokenStep]:
+    from mlx_lm.generate import wired_limit
+
+    detokenizer = loaded.tokenizer.detokenizer
+    spec = SequenceSpec(request.prompt.ids, request.sampler, request.prefill_chunk, request.max_tokens)
+    rules = StopRules(loaded.eos_ids, request.max_tokens)
+    stream = mx.default_stream(mx.default_device())
+    with wired_limit(loaded.model, [stream]), record_forwards(loaded.model, log):
+        for step in generate(engine, spec, rules):
+            if step.finish_reason != "stop":
+                detokenizer.add_token(step.token)
+            if step.finish_reason is not None:
+                detokenizer.finalize()
+            yield TokenStep(step.token, step.logprobs, detokenizer.last_segment, step.finish_reason)
+
+
+def _evidence(engine: Engine, log: ForwardLog, request: PathRequest) -> Evidence:
+    counters = engine.counters
+    notes = [engine.support.reason] if engine.support.reason else []
+    calls = counters.attention_calls if counters else None
+    return observed_evidence(log, request, engine.storage, calls, notes)

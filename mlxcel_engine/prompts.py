@@ -1,0 +1,69 @@
+"""From a user's text to the ids that every path gets."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mlxcel_engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Prompt ids, as they go to every path; ``chat`` tells whether the chat template made them."""
+
+    name: str
+    text: str
+    ids: tuple[int, ...]
+    chat: bool
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the ids, as comma-separated decimals."""
+        return hashlib.sha256(",".join(map(str, self.ids)).encode()).hexdigest()
+
+
+def encode_prompt(tokenizer: TokenizerWrapper, name: str, text: str, *, chat: bool) -> Prompt:
+    """Encode ``text`` as one user message through the chat template, or raw.
+
+    A rendered template is encoded without special tokens, since it writes its own; a raw text gets them unless it
+    starts with the BOS already.
+
+    Raises:
+        UsageError: an empty text, one that encodes to nothing, or one that the template refuses.
+
+    """
+    if not text:
+        raise UsageError("the prompt is empty; give some text with --prompt or --prompt-file")
+    if chat:
+        try:
+            rendered = tokenizer.apply_chat_template(
+                [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
+            )
+        except Exception as error:  # a template is code of the checkpoint's author and may raise anything
+            reason = " ".join(str(error).split())[:120]
+            message = f"the chat template cannot render the prompt ({reason}); try --no-chat-template"
+            raise UsageError(message) from error
+        ids = tokenizer.encode(rendered, add_special_tokens=False)
+    else:
+        bos = tokenizer.bos_token
+        ids = tokenizer.encode(text, add_special_tokens=bos is None or not text.startswith(bos))
+    if not ids:
+        raise UsageError(f"the prompt {text!r} encodes to no token; give some text with --prompt")
+    return Prompt(name, text, tuple(int(i) for i in ids), chat)
+
+
+def check_context(prompt: Prompt, max_tokens: int, context_length: int | None) -> None:
+    """Refuse a prompt that leaves no room for its answer in the model's context.
+
+    Raises:
+        UsageError: names both lengths and the remedy.
+
+    """
+    if context_length is not None and len(prompt.ids) + max_tokens > context_length:
+        lengths = f"{len(prompt.ids)} prompt tokens + {max_tokens} new ones exceed the context of {context_length}"
+        raise UsageError(f"{lengths}; shorten the prompt or lower --max-tokens")

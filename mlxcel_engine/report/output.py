@@ -1,0 +1,68 @@
+"""An output file that is claimed before the work starts and replaced whole each time it is written."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from mlxcel_engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class OutputFile:
+    """Where a record goes: a path, ``-`` for stdout (written once, when the work is done), or None for nowhere.
+
+    A context manager around the work.
+
+    A new file is created at once, empty, so that nobody else takes the name and a folder that cannot be written
+    is found out before an hour of work; it is removed again if nothing was written. Each :meth:`write` replaces
+    the file atomically.
+    """
+
+    def __init__(self, path: str | None, *, force: bool) -> None:
+        self.is_stdout = path == "-"
+        self._last = ""
+        self._path = None if path is None or self.is_stdout else Path(path)
+        self._claimed = False
+        if self._path is None:
+            return
+        try:
+            if not (force and self._path.is_file()):
+                self._path.open("x").close()
+                self._claimed = True
+            elif not os.access(self._path.parent, os.W_OK):
+                raise PermissionError(13, "Permission denied")
+        except FileExistsError:
+            raise UsageError(f"{path} exists; give another file, or --force to replace it") from None
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written ({error.strerror}); give another file") from None
+
+    def write(self, text: str) -> None:
+        """Replace the content by ``text``; for stdout, keep it until the work is done."""
+        self._last = text
+        if self._path is not None:
+            temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
+            try:
+                with temporary.open("w", encoding="utf-8") as stream:
+                    stream.write(text)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                temporary.replace(self._path)
+            finally:
+                temporary.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.is_stdout and error is None:
+            sys.stdout.write(self._last)
+            sys.stdout.flush()
+        elif self._path is not None and self._claimed and not self._last:
+            self._path.unlink(missing_ok=True)

@@ -1,0 +1,109 @@
+"""The table of a parity record, and the streams beside it. Only renders."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mlxcel_engine.records.evidence import Evidence
+    from mlxcel_engine.records.parity import ParityRecord, ParityRow, StreamRecord
+
+_STYLES = {
+    "identical": "green",
+    "near-tie": "yellow",
+    "drift": "red",
+    "diverged": "bold red",
+    "invalid": "bold red",
+    "n/a": "dim",
+}
+
+
+def print_parity(record: ParityRecord, console: Console) -> None:
+    """Print what ran, each path's stream, and one row a pair."""
+    for line in _heading(record):
+        console.print(Text(line), soft_wrap=True)
+    for case in record.config.cases:
+        for prompt in record.config.prompts:
+            console.print()
+            how = "chat template" if prompt.chat_template else "raw"
+            text = f"{case}, prompt {prompt.name} ({prompt.tokens} tokens, {how}): {_short(prompt.text, 60)}"
+            console.print(Text(text), soft_wrap=True)
+            streams = [s for s in record.streams if (s.case, s.prompt) == (case, prompt.name)]
+            console.print(_streams_table(streams, plain=not console.is_terminal))
+            rows = [r for r in record.rows if (r.case, r.prompt) == (case, prompt.name)]
+            console.print(_pairs_table(rows, plain=not console.is_terminal))
+
+
+def _heading(record: ParityRecord) -> list[str]:
+    model, env, config = record.config.model, record.environment, record.config
+    switch = "on" if env.deterministic else "off"
+    return [
+        f"{model.label}: {model.architecture}, {env.dtype}, {model.weights} weights, on {env.device_name}",
+        f"mlx {env.mlx}, mlx-lm {env.mlx_lm}, BLAS {env.blas}, deterministic {switch}, "
+        f"noise bound {config.noise_bound:g}, chunk {config.prefill_chunk}",
+    ]
+
+
+def _table(plain: bool, *columns: str) -> Table:
+    """A table that fits a terminal, or one of bare, never cut columns for a pipe."""
+    table = Table(box=None if plain else box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, no_wrap=plain, overflow="fold")
+    return table
+
+
+def _streams_table(streams: list[StreamRecord], plain: bool) -> Table:
+    table = _table(plain, "path", "tokens", "finish", "text", "evidence")
+    for stream in streams:
+        if stream.unavailable or stream.invalid:
+            table.add_row(stream.path, "-", "-", Text(stream.unavailable or stream.invalid or "", style="dim"), "-")
+        else:
+            finish = stream.finish_reason or "none"
+            shown = Text(repr(stream.text))
+            table.add_row(stream.path, str(len(stream.ids)), finish, shown, _evidence(stream.evidence))
+    return table
+
+
+def _pairs_table(rows: list[ParityRow], plain: bool) -> Table:
+    table = _table(plain, "pair", "verdict", "logits", "noise", "first difference")
+    for row in rows:
+        verdict = Text(row.verdict, style=_STYLES[row.verdict])
+        if row.index is not None:
+            verdict.append(f" at {row.index}")
+        noise = "-" if row.max_abs_logprob_diff is None else f"{row.max_abs_logprob_diff:.2g}"
+        table.add_row(f"{row.left} - {row.right}", verdict, row.logits or "-", noise, Text(_difference(row)))
+    return table
+
+
+def _difference(row: ParityRow) -> str:
+    if row.index is None:
+        return row.reason
+    sides = (_token(row.left_token, row.left_text), _token(row.right_token, row.right_text))
+    tokens = "" if row.left_token is None and row.right_token is None else f"{sides[0]} against {sides[1]}: "
+    return tokens + row.reason
+
+
+def _token(token: int | None, text: str | None) -> str:
+    return "the end" if token is None else f"{token} {text!r}"
+
+
+def _evidence(evidence: Evidence | None) -> Text:
+    if evidence is None:
+        return Text("-")
+    parts = [evidence.storage]
+    if evidence.attention_calls is not None:
+        parts.append(f"attention calls={evidence.attention_calls}")
+    parts.append("prompt " + "+".join(f"[{start},{stop})" for start, stop in evidence.partition))
+    parts.append(f"{evidence.decode_forwards} decode forwards")
+    return Text("; ".join([*parts, *evidence.notes]))
+
+
+def _short(text: str, length: int) -> str:
+    shown = repr(text)
+    return shown if len(shown) <= length else shown[: length - 4] + "...'"

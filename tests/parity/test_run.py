@@ -1,0 +1,258 @@
+"""The parity run on tiny models: the real loops, every verdict, and faults that must be found."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import mlx.core as mx
+import pytest
+
+from mlxcel_engine.errors import RunError
+from mlxcel_engine.parity.gate import judge
+from mlxcel_engine.parity.run import ParityOptions, run_parity
+from mlxcel_engine.paths import PathRun, all_paths
+from mlxcel_engine.paths.engine import EnginePath
+from mlxcel_engine.prompts import Prompt, encode_prompt
+from tests.loaded import tiny_loaded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mlxcel_engine.loader.load import LoadedModel
+    from mlxcel_engine.paths import DecodePath, PathRequest, TokenStep
+    from mlxcel_engine.records.parity import ParityRecord, ParityRow
+
+
+@dataclass
+class Heard:
+    """An observer that keeps what it hears."""
+
+    phases: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+
+    def path_started(self, case: str, prompt: str, path: str, max_tokens: int) -> None:
+        self.phases.append(f"{case} {prompt} {path} {max_tokens}")
+
+    def token(self, count: int) -> None:
+        self.tokens.append(count)
+
+
+@contextmanager
+def scaled_projection(model: Any, factor: float) -> Iterator[None]:
+    """Scale one layer's output projection while the context is open."""
+    projection = model.layers[1].self_attn.o_proj
+    weight = projection.weight
+    projection.weight = weight * factor
+    try:
+        yield
+    finally:
+        projection.weight = weight
+
+
+class FaultyEngine(EnginePath):
+    """The engine path with one layer's output projection scaled."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def run(self, loaded: LoadedModel, request: PathRequest) -> PathRun:
+        run = super().run(loaded, request)
+
+        def steps() -> Iterator[TokenStep]:
+            with scaled_projection(loaded.model, self.factor):
+                yield from run.steps
+
+        return PathRun(steps(), run.evidence)
+
+
+def run(
+    loaded: LoadedModel, paths: list[DecodePath] | None = None, text: str = "two roads diverged", **options: Any
+) -> ParityRecord:
+    prompt = encode_prompt(loaded.tokenizer, "p", text, chat=False)
+    settings = ParityOptions(max_tokens=options.pop("n", 24), prefill_chunk=options.pop("chunk", 2048), **options)
+    return run_parity(loaded, [prompt], paths or all_paths(), settings, Heard(), lambda _: None)
+
+
+def row(record: ParityRecord, left: str, right: str) -> ParityRow:
+    return next(r for r in record.rows if (r.left, r.right) == (left, right))
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "mixtral", "gemma2", "lfm2", "llama-sliding"])
+def test_the_three_paths_are_identical_bitwise(name: str) -> None:
+    record = run(tiny_loaded(name))
+    assert [(r.left, r.right) for r in record.rows] == [
+        ("cli", "mlx-server"),
+        ("cli", "engine"),
+        ("mlx-server", "engine"),
+    ]
+    assert {(r.verdict, r.logits) for r in record.rows} == {("identical", "bitwise")}
+    assert judge(record.rows).exit_code == 0
+    assert {len(s.ids) for s in record.streams} == {24}
+
+
+def test_a_wrong_projection_diverges_and_the_row_names_index_and_tokens() -> None:
+    record = run(tiny_loaded(), [*all_paths()[:2], FaultyEngine(1.3)])
+    bad = row(record, "cli", "engine")
+    cli, engine = (next(s for s in record.streams if s.path == p) for p in ("cli", "engine"))
+    assert bad.verdict == "diverged"
+    assert bad.index is not None
+    assert cli.ids[: bad.index] == engine.ids[: bad.index]
+    assert (bad.left_token, bad.right_token) == (cli.ids[bad.index], engine.ids[bad.index])
+    assert bad.left_token != bad.right_token
+    assert row(record, "cli", "mlx-server").verdict == "identical"
+    assert judge(record.rows).exit_code == 1
+
+
+def test_a_slightly_wrong_projection_with_equal_ids_is_drift() -> None:
+    record = run(tiny_loaded(), [*all_paths()[:2], FaultyEngine(1.03)], n=6)
+    bad = row(record, "cli", "engine")
+    assert (bad.verdict, bad.index) == ("drift", None)
+    assert bad.max_abs_logprob_diff is not None
+    assert bad.max_abs_logprob_diff > 2e-3
+    assert judge(record.rows, allow_near_tie=True).exit_code == 1
+
+
+def test_equal_tokens_with_a_wide_bound_are_identical_but_not_bitwise_and_fail_the_gate() -> None:
+    record = run(tiny_loaded(), [*all_paths()[:1], FaultyEngine(1.03)], n=6, noise_bound=100.0)
+    assert [(r.verdict, r.logits) for r in record.rows] == [("identical", "close")]
+    assert judge(record.rows).exit_code == 1
+
+
+def test_every_path_stops_at_the_second_of_two_eos_ids() -> None:
+    free = run(tiny_loaded())
+    ids = free.streams[0].ids
+    eos = next(i for i in ids[3:] if i not in ids[:3])
+    record = run(tiny_loaded(eos_ids=(1, eos)))
+    assert {tuple(s.ids) for s in record.streams} == {tuple(ids[: ids.index(eos) + 1])}
+    assert {s.finish_reason for s in record.streams} == {"stop"}
+    assert len({s.text for s in record.streams}) == 1
+    assert {r.verdict for r in record.rows} == {"identical"}
+
+
+def test_an_eos_that_one_path_ignores_is_found() -> None:
+    class Deaf(EnginePath):
+        def run(self, loaded: LoadedModel, request: PathRequest) -> PathRun:
+            return super().run(tiny_loaded(model=loaded.model), request)
+
+    ids = run(tiny_loaded()).streams[0].ids
+    eos = next(i for i in ids[3:] if i not in ids[:3])
+    record = run(tiny_loaded(eos_ids=(eos,)), [*all_paths()[:1], Deaf()])
+    assert [(r.verdict, r.index) for r in record.rows] == [("diverged", ids.index(eos) + 1)]
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 17, 18, 64])
+def test_chunks_are_seen_in_the_evidence_and_change_nothing_beyond_rounding(chunk: int) -> None:
+    whole = run(tiny_loaded()).streams[0]
+    record = run(tiny_loaded(), chunk=chunk)
+    assert {s.ids == whole.ids for s in record.streams} == {True}
+    expected = [(i, min(i + chunk, 17)) for i in range(0, 17, chunk)] + [(17, 18)]
+    for stream in record.streams:
+        assert stream.evidence is not None
+        assert stream.evidence.partition == expected
+        assert (stream.evidence.forwarded, stream.evidence.adopted) == (18, 0)
+    assert record.config.prefill_chunk == chunk
+
+
+@pytest.mark.parametrize("text", ["x", "   ", "\n"])
+def test_one_token_and_blank_prompts_give_the_same_on_every_path(text: str) -> None:
+    record = run(tiny_loaded(), text=text, n=5)
+    assert {r.verdict for r in record.rows} == {"identical"}
+
+
+def test_evidence_is_counted_not_assumed() -> None:
+    record = run(tiny_loaded(), n=4)
+    by_path = {s.path: s.evidence for s in record.streams}
+    engine, cli = by_path["engine"], by_path["cli"]
+    assert engine is not None
+    assert cli is not None
+    assert (engine.storage, engine.attention_calls) == ("dense", 3 * (2 + 3))  # layers * (prompt pieces + decodes)
+    assert (engine.decode_forwards, cli.decode_forwards) == (3, 4)  # ours does not look past the last token
+    assert (cli.storage, cli.attention_calls) == ("mlx-lm caches", None)
+    lfm2 = next(s for s in run(tiny_loaded("lfm2"), n=2).streams if s.path == "engine").evidence
+    assert lfm2 is not None
+    assert lfm2.attention_calls is None
+    assert any("row by row" in note for note in lfm2.notes)
+
+
+def test_a_path_that_cannot_run_the_model_is_not_a_failure_unless_nothing_is_compared() -> None:
+    class Unable(EnginePath):
+        def unavailable(self, loaded: LoadedModel) -> str | None:
+            return "no such kernel"
+
+    record = run(tiny_loaded(), [*all_paths()[:2], Unable()])
+    assert [r.verdict for r in record.rows] == ["identical", "n/a", "n/a"]
+    assert "no such kernel" in record.rows[1].reason
+    assert judge(record.rows).exit_code == 0
+    assert judge(run(tiny_loaded(), [all_paths()[0], Unable()]).rows).exit_code == 3
+
+
+def test_a_path_that_skips_a_part_of_the_prompt_is_invalid() -> None:
+    class Skipping(EnginePath):
+        def run(self, loaded: LoadedModel, request: PathRequest) -> PathRun:
+            real = super().run(loaded, request)
+            return PathRun(
+                real.steps, lambda: real.evidence().model_copy(update={"forwarded": len(request.prompt.ids) - 1})
+            )
+
+    record = run(tiny_loaded(), [all_paths()[0], Skipping()])
+    assert [r.verdict for r in record.rows] == ["invalid"]
+    assert "17 forwarded" in record.rows[0].reason
+    assert judge(record.rows).exit_code == 1
+
+
+def test_a_crashed_path_is_named() -> None:
+    class Crashing(EnginePath):
+        def run(self, loaded: LoadedModel, request: PathRequest) -> PathRun:
+            def steps() -> Iterator[TokenStep]:
+                yield next(real.steps)
+                raise ValueError("broken\npipe")
+
+            real = super().run(loaded, request)
+            return PathRun(steps(), real.evidence)
+
+    with pytest.raises(RunError, match=r"path engine failed after 1 tokens \(ValueError: broken pipe\)"):
+        run(tiny_loaded(), [Crashing()])
+
+
+def test_the_record_is_saved_after_every_prompt() -> None:
+    loaded = tiny_loaded()
+    prompts = [Prompt(name, name, tuple(range(length)), chat=False) for name, length in (("a", 3), ("b", 12))]
+    saved: list[ParityRecord] = []
+    heard = Heard()
+    run_parity(loaded, prompts, all_paths(), ParityOptions(4, 2048), heard, saved.append)
+    assert [len(record.rows) for record in saved] == [3, 6]
+    assert heard.phases[0] == "greedy a cli 4"
+    assert heard.tokens[:4] == [1, 2, 3, 4]
+
+
+def test_top_logprobs_are_the_five_likeliest_with_the_chosen_token_first() -> None:
+    for stream in run(tiny_loaded(), n=3).streams:
+        for token, top in zip(stream.ids, stream.top_logprobs, strict=True):
+            values = [t.logprob for t in top]
+            assert (len(top), top[0].token) == (5, token)
+            assert values == sorted(values, reverse=True)
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    loaded = tiny_loaded()
+    kind = type(loaded.model)
+    run(loaded)
+    assert type(loaded.model) is kind
+    with pytest.raises(RunError):
+        run(loaded, [FaultyEngine(float("nan")), _Raising()])
+    assert type(loaded.model) is kind
+
+
+class _Raising(EnginePath):
+    def run(self, loaded: LoadedModel, request: PathRequest) -> PathRun:
+        real = super().run(loaded, request)
+
+        def steps() -> Iterator[TokenStep]:
+            for step in real.steps:
+                mx.eval(step.logprobs)
+                raise RuntimeError("stop here")
+            yield from ()
+
+        return PathRun(steps(), real.evidence)

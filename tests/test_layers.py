@@ -1,0 +1,82 @@
+"""Imports point one way, and what has to be testable alone imports no MLX."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "mlxcel_engine"
+
+# What each part may import of the package; everything may use the leaves.
+LEAVES = {"errors", "version", "preload"}
+ALLOWED: dict[str, set[str]] = {
+    "records": set(),
+    "device": set(),
+    "environment": {"records"},
+    "engine": set(),
+    "loader": {"records"},
+    "prompts": set(),
+    "paths": {"engine", "loader", "prompts", "records"},
+    "parity": {"paths", "loader", "prompts", "records", "environment"},
+    "report": {"records"},
+    "cli": {"device", "loader", "prompts", "paths", "parity", "records", "report"},
+}
+WITHOUT_MLX = [
+    "mlxcel_engine.engine.plan",
+    "mlxcel_engine.engine.finish",
+    "mlxcel_engine.parity.compare",
+    "mlxcel_engine.parity.gate",
+    "mlxcel_engine.parity.stream",
+    "mlxcel_engine.report.parity_table",
+    "mlxcel_engine.cli.main",
+    "mlxcel_engine.loader.cache",
+    "mlxcel_engine.loader.policy",
+]
+
+
+def imported_parts(file: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names.update(
+                [node.module] if node.module != "mlxcel_engine" else [f"{node.module}.{a.name}" for a in node.names]
+            )
+        elif isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+    return {name.split(".")[1] for name in names if name.startswith("mlxcel_engine.")}
+
+
+def violations(part: str, files: list[Path]) -> list[str]:
+    allowed = ALLOWED[part] | LEAVES | {part}
+    return [f"{file.name} imports {name}" for file in files for name in sorted(imported_parts(file) - allowed)]
+
+
+@pytest.mark.parametrize("part", sorted(ALLOWED))
+def test_imports_point_one_way(part: str) -> None:
+    folder = ROOT / part
+    files = sorted(folder.rglob("*.py")) if folder.is_dir() else [ROOT / f"{part}.py"]
+    assert files
+    assert violations(part, files) == []
+
+
+def test_every_part_of_the_package_has_its_direction() -> None:
+    found = {p.stem for p in ROOT.iterdir() if p.suffix == ".py" or (p / "__init__.py").is_file()}
+    assert found - {"__init__"} == set(ALLOWED) | LEAVES
+
+
+def test_a_wrong_import_is_found(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("def f():\n    from mlxcel_engine.cli.main import main\n")
+    assert violations("engine", [tmp_path / "bad.py"]) == ["bad.py imports cli"]
+
+
+@pytest.mark.parametrize("module", WITHOUT_MLX)
+def test_imports_no_mlx(module: str) -> None:
+    code = (
+        f"import sys, {module}; print([m for m in sys.modules if m.split('.')[0] in ('mlx', 'mlx_lm', 'transformers')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

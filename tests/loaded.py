@@ -6,12 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
-from mlx.utils import tree_flatten
 
 from mlxcel_engine.loader.load import LoadedModel
 from mlxcel_engine.loader.synthetic import byte_tokenizer
 from mlxcel_engine.records.model import ModelRecord
-from tests.tiny import VOCAB, tiny_config, tiny_model
+from tests.tiny import VOCAB, parameters, tiny_config, tiny_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,8 +40,7 @@ def tiny_loaded(name: str = "llama", eos_ids: tuple[int, ...] = (), model: nn.Mo
 def write_checkpoint(folder: Path, name: str = "llama", **config: Any) -> Path:
     """Write a tiny checkpoint in ``mlx-lm``'s format, with a byte tokenizer and no chat template."""
     folder.mkdir(parents=True, exist_ok=True)
-    weights = dict(tree_flatten(tiny_model(name).parameters()))
-    mx.save_safetensors(str(folder / "model.safetensors"), weights, {"format": "mlx"})
+    mx.save_safetensors(str(folder / "model.safetensors"), parameters(tiny_model(name)), {"format": "mlx"})
     (folder / "config.json").write_text(json.dumps({**tiny_config(name), **config}))
     byte_tokenizer().save_pretrained(str(folder))
     return folder

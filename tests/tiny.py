@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
+from mlx.utils import tree_flatten
 from mlx_lm.utils import _get_classes
 
 if TYPE_CHECKING:
@@ -88,6 +89,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
 def tiny_config(name: str) -> dict[str, Any]:
     """The config of a tiny model of the family ``name``."""
     return {"model_type": name, **_COMMON, **CONFIGS[name]}
+
+
+def parameters(model: nn.Module) -> dict[str, mx.array]:
+    """The model's parameters by their dotted paths."""
+    return dict(tree_flatten(model.parameters()))
 
 
 def tiny_model(name: str, seed: int = 0, spread: float = 3.0) -> nn.Module:

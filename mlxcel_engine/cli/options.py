@@ -12,6 +12,28 @@ VERDICT_PANEL = "Verdict"
 OUTPUT_PANEL = "Output"
 
 
+def count(value: str | int) -> int:
+    """Parse a whole number of 1 or more."""
+    try:
+        number = int(value)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise typer.BadParameter(f"{value}; give a whole number of 1 or more")
+    return number
+
+
+def nats(value: str | float) -> float:
+    """Parse a finite number of 0 or more."""
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise typer.BadParameter(f"{value}; give a number of 0 or more")
+    return number
+
+
 def _show_version(value: bool) -> None:
     if value:
         from mlxcel_engine.version import __version__
@@ -61,7 +83,7 @@ PrefillChunk = Annotated[
     typer.Option(
         "--prefill-chunk",
         metavar="N",
-        min=1,
+        parser=count,
         help="Prompt tokens that go through the model at once.",
         rich_help_panel=RUN_PANEL,
     ),

@@ -41,7 +41,12 @@ def parity(
     max_tokens: Annotated[
         int,
         typer.Option(
-            "-n", "--max-tokens", metavar="N", min=1, help="Tokens to generate at most.", rich_help_panel=RUN_PANEL
+            "-n",
+            "--max-tokens",
+            metavar="N",
+            parser=options.count,
+            help="Tokens to generate at most.",
+            rich_help_panel=RUN_PANEL,
         ),
     ] = 64,
     paths: Annotated[
@@ -77,7 +82,7 @@ def parity(
         typer.Option(
             "--noise-bound",
             metavar="NATS",
-            min=0.0,
+            parser=options.nats,
             help="Largest logprob difference that counts as rounding. Default: by dtype (float32 0.002).",
             rich_help_panel=VERDICT_PANEL,
         ),

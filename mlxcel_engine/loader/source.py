@@ -55,11 +55,11 @@ def find_source(
         source = Source(spec, spec, _download(spec, progress, trust_remote_code))
     else:
         raise CheckpointError(f"{spec}: no such directory; give a directory, a .gguf file or a hub id (owner/name)")
-    check_directory(source)
+    check_directory(source, trust_remote_code=trust_remote_code)
     return source
 
 
-def check_directory(source: Source) -> None:
+def check_directory(source: Source, *, trust_remote_code: bool = False) -> None:
     """Check that the directory holds a readable config and whole safetensors files.
 
     Raises:
@@ -72,10 +72,16 @@ def check_directory(source: Source) -> None:
             f"{source.spec}: no config.json; give a directory in mlx-lm's format (see mlx_lm.convert)"
         )
     try:
-        if "model_type" not in json.loads(config.read_text(encoding="utf-8")):
-            raise CheckpointError(f"{source.spec}: config.json has no model_type; add it, or convert the model anew")
-    except (ValueError, TypeError) as error:
+        settings = json.loads(config.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise CheckpointError(f"{source.spec}: config.json is not readable JSON ({error}); fetch it anew") from None
+    if not isinstance(settings, dict) or not isinstance(settings.get("model_type"), str):
+        raise CheckpointError(f"{source.spec}: config.json has no model_type; add it, or convert the model anew")
+    if settings.get("model_file") and not trust_remote_code:
+        raise CheckpointError(
+            f"{source.spec}: the model is built by its own code, {settings['model_file']}; read it, then "
+            "run it with --trust-remote-code"
+        )
     files = sorted(source.directory.glob("model*.safetensors"))
     if not files:
         others = sorted({file.suffix for file in source.directory.iterdir() if file.suffix in (".bin", ".pt", ".npz")})
@@ -123,7 +129,7 @@ def _download(spec: str, progress: Callable[[str], None], trust_remote_code: boo
     except RepositoryNotFoundError:
         raise CheckpointError(f"{spec}: not on the hub, or private; check the name, or log in with hf auth") from None
     except (OSError, ValueError, HfHubHTTPError) as error:
-        reason = " ".join(str(error).split())[:120].split(". ")[0]
+        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
         message = (
             f"{spec}: not a local directory, and the hub cannot be reached ({reason}); check the name or go online"
         )

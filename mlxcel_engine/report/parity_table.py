@@ -25,19 +25,29 @@ _STYLES = {
 
 
 def print_parity(record: ParityRecord, console: Console) -> None:
-    """Print what ran, each path's stream, and one row a pair."""
+    """Print what ran, each path's stream, and one row a pair; off a terminal without padding at a line's end."""
+    if console.is_terminal:
+        _print(record, console)
+        return
+    with console.capture() as captured:
+        _print(record, console)
+    console.file.write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
+
+
+def _print(record: ParityRecord, console: Console) -> None:
+    plain = not console.is_terminal
     for line in _heading(record):
         console.print(Text(line), soft_wrap=True)
     for case in record.config.cases:
         for prompt in record.config.prompts:
             console.print()
             how = "chat template" if prompt.chat_template else "raw"
-            text = f"{case}, prompt {prompt.name} ({prompt.tokens} tokens, {how}): {_short(prompt.text, 60)}"
+            text = f"{case}, {prompt.name} ({prompt.tokens} tokens, {how}): {_short(prompt.text, 60)}"
             console.print(Text(text), soft_wrap=True)
-            streams = [s for s in record.streams if (s.case, s.prompt) == (case, prompt.name)]
-            console.print(_streams_table(streams, plain=not console.is_terminal))
-            rows = [r for r in record.rows if (r.case, r.prompt) == (case, prompt.name)]
-            console.print(_pairs_table(rows, plain=not console.is_terminal))
+            console.print(
+                _streams_table([s for s in record.streams if (s.case, s.prompt) == (case, prompt.name)], plain)
+            )
+            console.print(_pairs_table([r for r in record.rows if (r.case, r.prompt) == (case, prompt.name)], plain))
 
 
 def _heading(record: ParityRecord) -> list[str]:
@@ -59,14 +69,14 @@ def _table(plain: bool, *columns: str) -> Table:
 
 
 def _streams_table(streams: list[StreamRecord], plain: bool) -> Table:
-    table = _table(plain, "path", "tokens", "finish", "text", "evidence")
+    table = _table(plain, "path", "tokens", "finish", "evidence", "text")
     for stream in streams:
         if stream.unavailable or stream.invalid:
-            table.add_row(stream.path, "-", "-", Text(stream.unavailable or stream.invalid or "", style="dim"), "-")
+            table.add_row(stream.path, "-", "-", Text(stream.unavailable or stream.invalid or ""), "-")
         else:
             finish = stream.finish_reason or "none"
             shown = Text(repr(stream.text))
-            table.add_row(stream.path, str(len(stream.ids)), finish, shown, _evidence(stream.evidence))
+            table.add_row(stream.path, str(len(stream.ids)), finish, _evidence(stream.evidence), shown)
     return table
 
 

@@ -63,12 +63,13 @@ def test_the_partition_is_that_of_the_published_rule(length: int, chunk: int) ->
 def test_the_partition_is_what_generate_step_forwards(length: int, chunk: int) -> None:
     forwarded: list[tuple[int, int]] = []
 
-    def model(tokens: mx.array, cache: list[Any]) -> mx.array:
+    def forward(tokens: mx.array, cache: list[Any]) -> mx.array:
         start = forwarded[-1][1] if forwarded else 0
         forwarded.append((start, start + tokens.shape[1]))
         return mx.zeros((1, tokens.shape[1], 4))
 
     # An empty cache list: the stub keeps no state. The first token is drawn from the tail's own forward.
+    model: Any = forward
     next(generate_step(mx.zeros(length, mx.int32), model, max_tokens=1, prompt_cache=[], prefill_step_size=chunk))
     plan = PrefillPlan(length, chunk)
     expected = [*pieces_of(plan), (plan.tail.start, plan.tail.stop)]

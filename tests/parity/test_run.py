@@ -40,9 +40,9 @@ class Heard:
 
 
 @contextmanager
-def scaled_projection(model: Any, factor: float) -> Iterator[None]:
+def scaled_projection(model: Any, factor: float, layer: int) -> Iterator[None]:
     """Scale one layer's output projection while the context is open."""
-    projection = model.layers[1].self_attn.o_proj
+    projection = model.layers[layer].self_attn.o_proj
     weight = projection.weight
     projection.weight = weight * factor
     try:
@@ -54,14 +54,14 @@ def scaled_projection(model: Any, factor: float) -> Iterator[None]:
 class FaultyEngine(EnginePath):
     """The engine path with one layer's output projection scaled."""
 
-    def __init__(self, factor: float) -> None:
-        self.factor = factor
+    def __init__(self, factor: float, layer: int = 1) -> None:
+        self.factor, self.layer = factor, layer
 
     def run(self, loaded: LoadedModel, request: PathRequest) -> PathRun:
         run = super().run(loaded, request)
 
         def steps() -> Iterator[TokenStep]:
-            with scaled_projection(loaded.model, self.factor):
+            with scaled_projection(loaded.model, self.factor, self.layer):
                 yield from run.steps
 
         return PathRun(steps(), run.evidence)

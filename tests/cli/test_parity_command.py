@@ -1,0 +1,203 @@
+"""The command as a user runs it: real loops on a tiny checkpoint on disk, exit codes, output, errors."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mlxcel_engine.cli import parity as command
+from mlxcel_engine.cli.main import main
+from mlxcel_engine.errors import RunError
+from mlxcel_engine.paths.engine import EnginePath
+from mlxcel_engine.preload import PRELOAD
+from mlxcel_engine.records.parity import ParityRecord
+from tests.loaded import write_checkpoint
+from tests.parity.test_run import FaultyEngine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mlxcel_engine.loader.load import LoadedModel
+    from mlxcel_engine.paths import DecodePath
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_checkpoint(tmp_path_factory.mktemp("models") / "tiny-llama"))
+
+
+def parity(checkpoint: str, *options: str) -> int:
+    return main(["parity", "-m", checkpoint, "-p", "to be or not", "-n", "8", *options])
+
+
+def one_line(text: str) -> str:
+    """The error line of ``text``; nothing else may look like one, and there is no traceback."""
+    lines = [line for line in text.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    assert "Traceback" not in text
+    return lines[0]
+
+
+def test_the_table_goes_to_stdout_and_progress_to_stderr(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert parity(checkpoint) == 0
+    out, err = capsys.readouterr()
+    assert "tiny-llama: llama, float32, unquantized weights" in out
+    for pair in ("cli - mlx-server", "cli - engine", "mlx-server - engine"):
+        (line,) = (line for line in out.splitlines() if line.startswith(pair))
+        assert "identical" in line
+        assert "bitwise" in line
+    assert "\x1b" not in out + err
+    assert "greedy, prompt prompt: mlx-server" in err
+    assert "has no chat template" in err
+    assert not any(line.endswith(" ") for line in out.splitlines())
+
+
+def test_the_record_is_complete_and_reads_back(
+    checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "parity.json"
+    assert parity(checkpoint, "--json", str(file), "--expect-identical") == 0
+    raw = json.loads(file.read_text())
+    assert (raw["schema"], raw["kind"]) == (1, "parity")
+    record = ParityRecord.model_validate(raw)
+    assert [stream.path for stream in record.streams] == ["cli", "mlx-server", "engine"]
+    assert len({stream.prompt_sha256 for stream in record.streams}) == 1
+    assert record.environment.deterministic
+    assert record.environment.variables["MLXCEL_SDPA_DETERMINISTIC"] == "1"
+    assert str(tmp_path) not in json.dumps(raw["environment"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["parity.json"]
+
+
+def test_json_on_stdout_is_nothing_but_json(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert parity(checkpoint, "--json", "-") == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["rows"][0]["verdict"] == "identical"
+    assert "cli - engine" in err
+
+
+def test_an_existing_output_is_refused_without_force(
+    checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "kept.json"
+    file.write_text("mine")
+    assert parity(checkpoint, "--json", str(file)) == 2
+    assert "--force" in one_line(capsys.readouterr().err)
+    assert file.read_text() == "mine"
+    assert parity(checkpoint, "--json", str(file), "--force") == 0
+    assert json.loads(file.read_text())["kind"] == "parity"
+
+
+@pytest.mark.parametrize(("factor", "tokens", "verdict"), [(1.3, "24", "diverged"), (1.03, "4", "drift")])
+def test_the_gate_fires(
+    factor: float,
+    tokens: str,
+    verdict: str,
+    checkpoint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import mlxcel_engine.paths as paths
+
+    real = paths.all_paths()[:2]
+    monkeypatch.setattr(paths, "all_paths", lambda: [*real, FaultyEngine(factor)])
+    assert parity(checkpoint, "--expect-identical", "-n", tokens) == 1
+    out, err = capsys.readouterr()
+    (line,) = (line for line in out.splitlines() if line.startswith("cli - engine"))
+    assert verdict in line
+    assert f"gate: greedy, prompt: cli against engine: {verdict}" in err
+    assert parity(checkpoint, "-n", tokens) == 0  # without the gate it is a recorded baseline
+
+
+def test_a_gate_without_a_compared_pair_exits_3(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert parity(checkpoint, "--expect-identical", "--paths", "cli") == 3
+    assert "no pair was compared" in capsys.readouterr().err
+
+
+def test_the_gate_needs_the_switch(
+    checkpoint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "PRELOAD", replace(PRELOAD, deterministic=False))
+    assert parity(checkpoint, "--expect-identical") == 2
+    assert "MLXCEL_SDPA_DETERMINISTIC=1" in one_line(capsys.readouterr().err)
+
+
+def test_a_crashed_path_exits_3_leaves_no_output_and_hides_the_traceback_unless_asked(
+    checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Crashing(EnginePath):
+        def run(self, loaded: LoadedModel, request: object) -> object:  # type: ignore[override]
+            raise RunError("path engine failed after 0 tokens (out of memory)")
+
+    import mlxcel_engine.paths as paths
+
+    crashing: list[DecodePath] = [Crashing()]  # type: ignore[list-item]
+    monkeypatch.setattr(paths, "all_paths", lambda: crashing)
+    file = tmp_path / "out.json"
+    assert parity(checkpoint, "--json", str(file)) == 3
+    assert "path engine failed" in one_line(capsys.readouterr().err)
+    assert not file.exists()
+    assert parity(checkpoint, "--debug") == 3
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("-p", ""), "the prompt is empty"),
+        (("--prompt-file", "/nonexistent/prompt"), "/nonexistent/prompt"),
+        (("--prompt-file", "x"), "exclude each other"),
+        (("-n", "0"), "0; give a whole number of 1 or more"),
+        (("-n", "many"), "many"),
+        (("--prefill-chunk", "0"), "0; give a whole number of 1 or more"),
+        (("--noise-bound", "nan"), "nan; give a number of 0 or more"),
+        (("-n", "600"), "exceed the context of 512"),
+        (("--paths", "cli,paged2"), "paged2: no such path"),
+        (("--dtype", "float16"), "float16 on a CPU"),
+        (("--dtype", "float8"), "float8"),
+        (("--weights", "tiny"), "tiny"),
+        (("--json", "/nonexistent/folder/x.json"), "cannot be written"),
+        (("--bogus",), "--bogus"),
+        (("-m", "/nonexistent/model"), "no such directory"),
+        (("-m", "/nonexistent/model.gguf"), "no such file"),
+        (("-m", "nobody/no-such-model"), "nobody/no-such-model"),
+        (("-m", "synthetic:gpt-9"), "llama-3.2-1b"),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_2(
+    options: tuple[str, ...], said: str, checkpoint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["parity", "-m", checkpoint, *options]
+    if options[0] not in ("-p", "--prompt-file") or said == "exclude each other":
+        arguments[3:3] = ["-p", "text"]
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert said in one_line(err)
+    assert out == ""
+
+
+def test_the_prompt_comes_from_a_file_without_its_last_newline(
+    checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_text("héllo\n", encoding="utf-8")
+    assert main(["parity", "-m", checkpoint, "--prompt-file", str(file), "-n", "2", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["config"]["prompts"][0]["text"] == "héllo"
+    file.write_bytes(b"\xff\xfe")
+    assert main(["parity", "-m", checkpoint, "--prompt-file", str(file)]) == 2
+    assert "not UTF-8" in one_line(capsys.readouterr().err)
+
+
+def test_help_version_and_unknown_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--help"], ["parity", "--help"]):
+        assert main(arguments) == 0
+        assert "Example" in capsys.readouterr().out
+    for arguments in (["--version"], ["parity", "--version"]):
+        assert main(arguments) == 0
+        assert capsys.readouterr().out.startswith("mlxcel-engine ")
+    assert main([]) == 2
+    assert "parity" in capsys.readouterr().out
+    assert main(["pairty"]) == 2
+    assert "pairty" in one_line(capsys.readouterr().err)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import mlx.core as mx
 import psutil
@@ -17,13 +18,17 @@ from mlxcel_engine.preload import PRELOAD
 from mlxcel_engine.records.environment import Environment
 from mlxcel_engine.version import __version__
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mlxcel_engine.device import Device
+
 _PREFIXES = ("MLX_", "MKL_", "OPENBLAS_", "OMP_", "KMP_", "VECLIB_")
 _NAMES = ("MLXCEL_BLAS", "MLXCEL_DEVICE", "MLXCEL_SDPA_DETERMINISTIC", "CUDA_VISIBLE_DEVICES")
 
 
-def collect_environment(dtype: str) -> Environment:
+def collect_environment(dtype: str, device: Device, environ: Mapping[str, str]) -> Environment:
     """Describe the machine and the software that a record is about to be made with; ``dtype`` as the model runs."""
-    device = "gpu" if mx.default_device() == mx.gpu else "cpu"
     processor = _processor()
     return Environment(
         processor=processor,
@@ -42,7 +47,7 @@ def collect_environment(dtype: str) -> Environment:
         blas_version=_blas_version(),
         deterministic=PRELOAD.deterministic,
         mlx_was_first=PRELOAD.mlx_was_first,
-        variables=_variables(dict(os.environ)),
+        variables=_variables(environ),
     )
 
 
@@ -75,7 +80,7 @@ def _project_commit() -> str | None:
 def _blas_version() -> str:
     """Ask the library that provides ``cblas_sgemm`` in the global scope for its own version."""
     process = ctypes.CDLL(None)
-    if PRELOAD.blas == "mkl":
+    if hasattr(process, "mkl_get_version_string"):
         buffer = ctypes.create_string_buffer(198)
         process.mkl_get_version_string(buffer, len(buffer))
         return buffer.value.decode().strip()
@@ -85,7 +90,7 @@ def _blas_version() -> str:
     return "reference, as bundled with mlx" if PRELOAD.blas == "bundled" else "unknown"
 
 
-def _variables(environ: dict[str, str]) -> dict[str, str]:
+def _variables(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that change results; a path is cut to its last component, which is what matters of it."""
     chosen = {k: v for k, v in environ.items() if k.startswith(_PREFIXES) or k in _NAMES}
     return {k: Path(v).name if v.startswith(("/", "~")) else v for k, v in sorted(chosen.items())}

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 
+def one_line(error: BaseException, length: int = 160) -> str:
+    """What an exception says, on one line of at most ``length`` characters, its type first."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
 class MlxcelError(Exception):
     """Base of every error raised on purpose; ``exit_code`` is what the command line exits with."""
 

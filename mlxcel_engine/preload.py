@@ -2,8 +2,8 @@
 
 MLX's CPU wheel is linked to the reference BLAS (about 1.5 GFLOP/s in float32). The dynamic linker looks a
 symbol up in the global scope first, so a faster library that is loaded with ``RTLD_GLOBAL`` before MLX takes
-over ``cblas_sgemm`` and its relatives. This is the one file that reads the environment and changes the
-process; everything else gets the frozen :data:`PRELOAD`.
+over ``cblas_sgemm`` and its relatives. This is the one file below the command line that reads the environment
+and changes the process; everything else gets the frozen :data:`PRELOAD`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _QUIET_DEFAULTS = {
 class Preload:
     """What was applied before MLX was imported.
 
-    ``blas`` is the library that was loaded: ``mkl``, ``openblas``, ``accelerate``, ``bundled`` or a file name.
+    ``blas`` is the library in use: ``mkl``, ``openblas``, ``accelerate``, ``bundled``, a file name, or ``unknown``.
     ``problem`` is a one-line reason why the request could not be met (the command line refuses to run with it),
     ``warning`` one line for stderr, ``mlx_was_first`` whether MLX had been imported before, in which case nothing
     took effect.
@@ -108,22 +108,33 @@ def _choose_blas(requested: str) -> tuple[str, str | None, str | None]:
     return Path(requested).name, None, None
 
 
+def _fix_order() -> str | None:
+    """Set what fixes the order of sums, keeping what the user set; a one-line problem where that contradicts it."""
+    for name, value in _DETERMINISTIC_DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    if os.environ["MLX_ENABLE_TF32"] != "0":
+        return f"{DETERMINISTIC_SWITCH}=1 and MLX_ENABLE_TF32={os.environ['MLX_ENABLE_TF32']} exclude each other"
+    branch = os.environ["MKL_CBWR"]
+    if "STRICT" not in branch and branch != "COMPATIBLE":
+        return f"{DETERMINISTIC_SWITCH}=1 needs a strict MKL_CBWR, not {branch}; give AVX2,STRICT or COMPATIBLE"
+    return None
+
+
 def _apply() -> Preload:
     """Read the environment once, set what MLX and BLAS read at load time, load the BLAS."""
-    requested = os.environ.get("MLXCEL_BLAS", "auto") or "auto"
-    deterministic = os.environ.get(DETERMINISTIC_SWITCH, "0") not in ("", "0")
-    device = os.environ.get("MLXCEL_DEVICE", "auto") or "auto"
-    first = "mlx.core" in sys.modules
+    requested = os.environ.get("MLXCEL_BLAS") or "auto"
+    switch = os.environ.get(DETERMINISTIC_SWITCH) or "0"
+    device = os.environ.get("MLXCEL_DEVICE") or "auto"
     for name, value in _QUIET_DEFAULTS.items():
         os.environ.setdefault(name, value)
-    if first:
+    if switch not in ("0", "1"):
+        return Preload("unknown", requested, False, device, False, f"{DETERMINISTIC_SWITCH}={switch}: give 0 or 1")
+    if "mlx.core" in sys.modules:
         late = "mlx was imported before mlxcel_engine: its BLAS and precision settings did not take effect"
-        return Preload("bundled", requested, False, device, True, None, late)
-    if deterministic:
-        for name, value in _DETERMINISTIC_DEFAULTS.items():
-            os.environ.setdefault(name, value)
+        return Preload("unknown", requested, False, device, True, None, late)
+    contradiction = _fix_order() if switch == "1" else None
     blas, problem, warning = _choose_blas(requested)
-    return Preload(blas, requested, deterministic, device, False, problem, warning)
+    return Preload(blas, requested, switch == "1", device, False, contradiction or problem, warning)
 
 
 PRELOAD = _apply()

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mlxcel_engine.errors import UsageError
+from mlxcel_engine.errors import UsageError, one_line
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -23,8 +23,25 @@ class Prompt:
 
     @property
     def sha256(self) -> str:
-        """Hash of the ids, as comma-separated decimals."""
-        return hashlib.sha256(",".join(map(str, self.ids)).encode()).hexdigest()
+        """See :func:`hash_ids`."""
+        return hash_ids(self.ids)
+
+
+def hash_ids(ids: tuple[int, ...]) -> str:
+    """SHA-256 of ``ids`` written as comma-separated decimals, in hexadecimal."""
+    return hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()
+
+
+def check_text(text: str) -> str:
+    """Return ``text``.
+
+    Raises:
+        UsageError: it is empty.
+
+    """
+    if not text:
+        raise UsageError("the prompt is empty; give some text")
+    return text
 
 
 def encode_prompt(tokenizer: TokenizerWrapper, name: str, text: str, *, chat: bool) -> Prompt:
@@ -37,23 +54,21 @@ def encode_prompt(tokenizer: TokenizerWrapper, name: str, text: str, *, chat: bo
         UsageError: an empty text, one that encodes to nothing, or one that the template refuses.
 
     """
-    if not text:
-        raise UsageError("the prompt is empty; give some text with --prompt or --prompt-file")
+    check_text(text)
     if chat:
         try:
             rendered = tokenizer.apply_chat_template(
                 [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
             )
         except Exception as error:  # a template is code of the checkpoint's author and may raise anything
-            reason = " ".join(str(error).split())[:120]
-            message = f"the chat template cannot render the prompt ({reason}); try --no-chat-template"
+            message = f"the chat template cannot render the prompt ({one_line(error)}); feed it raw"
             raise UsageError(message) from error
         ids = tokenizer.encode(rendered, add_special_tokens=False)
     else:
         bos = tokenizer.bos_token
         ids = tokenizer.encode(text, add_special_tokens=bos is None or not text.startswith(bos))
     if not ids:
-        raise UsageError(f"the prompt {text!r} encodes to no token; give some text with --prompt")
+        raise UsageError(f"the prompt {text!r} encodes to no token; give some text")
     return Prompt(name, text, tuple(int(i) for i in ids), chat)
 
 
@@ -66,4 +81,4 @@ def check_context(prompt: Prompt, max_tokens: int, context_length: int | None) -
     """
     if context_length is not None and len(prompt.ids) + max_tokens > context_length:
         lengths = f"{len(prompt.ids)} prompt tokens + {max_tokens} new ones exceed the context of {context_length}"
-        raise UsageError(f"{lengths}; shorten the prompt or lower --max-tokens")
+        raise UsageError(f"{lengths}; shorten the prompt or generate fewer")

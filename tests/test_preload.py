@@ -19,6 +19,13 @@ print(json.dumps({{**dataclasses.asdict(PRELOAD), "env": {{n: os.environ.get(n) 
 """
 
 
+def _a_library_without_blas() -> str:
+    """An extension module of the standard library: a shared library, and no BLAS."""
+    import _struct
+
+    return str(getattr(_struct, "__file__", "no-such-file"))
+
+
 def preload(before: str = "", **variables: str) -> dict[str, Any]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("MLXCEL_", "MKL_", "MLX_", "HF_"))}
     done = subprocess.run(
@@ -46,6 +53,18 @@ def test_the_switch_fixes_the_order_of_sums_and_keeps_what_the_user_set() -> Non
     assert not preload(MLXCEL_SDPA_DETERMINISTIC="0")["deterministic"]
 
 
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"MLXCEL_SDPA_DETERMINISTIC": "false"}, "give 0 or 1"),
+        ({"MLXCEL_SDPA_DETERMINISTIC": "1", "MLX_ENABLE_TF32": "1"}, "MLX_ENABLE_TF32=1"),
+        ({"MLXCEL_SDPA_DETERMINISTIC": "1", "MKL_CBWR": "AUTO"}, "needs a strict MKL_CBWR, not AUTO"),
+    ],
+)
+def test_a_switch_that_cannot_hold_is_a_problem(variables: dict[str, str], said: str) -> None:
+    assert said in preload(**variables)["problem"]
+
+
 def test_mlx_imported_first_is_said_and_is_not_deterministic() -> None:
     report = preload("import mlx.core", MLXCEL_SDPA_DETERMINISTIC="1")
     assert report["mlx_was_first"]
@@ -59,8 +78,8 @@ def test_mlx_imported_first_is_said_and_is_not_deterministic() -> None:
     [
         ("bundled", "bundled", None),
         ("no-such-blas", "bundled", "no-such-blas: cannot be loaded"),
-        ("libm.so.6", "bundled", "cannot be loaded"),
         (sys.executable, "bundled", "cannot be loaded"),
+        (_a_library_without_blas(), "bundled", "has no cblas_sgemm"),
     ],
 )
 def test_the_blas_that_was_asked_for_is_loaded_or_refused_by_name(value: str, blas: str, said: str | None) -> None:

@@ -70,7 +70,7 @@ def test_spaces_and_a_bos_alone_are_prompts_and_nothing_is_not(tmp_path: Path) -
 
 def test_a_template_that_fails_is_one_line(tmp_path: Path) -> None:
     loaded = tokenizer(tmp_path, "{{ raise_exception('only two\nturns') }}")
-    with pytest.raises(UsageError, match=r"only two turns.*--no-chat-template"):
+    with pytest.raises(UsageError, match=r"only two turns.*feed it raw"):
         encode_prompt(loaded, "p", "hi", chat=True)
 
 

@@ -15,29 +15,21 @@ from mlxcel_engine.loader.cache import CheckpointCache, default_cache_root
 from mlxcel_engine.loader.load import LoadedModel, load
 from mlxcel_engine.loader.policy import resolve_policy
 from mlxcel_engine.parity.gate import judge
-from mlxcel_engine.parity.run import ParityOptions, run_parity
 from mlxcel_engine.paths import all_paths
-from mlxcel_engine.prompts import encode_prompt
-from tests.parity.test_run import FaultyEngine, Heard, row
+from tests.faults import FaultyEngine, row, run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mlxcel_engine.paths import DecodePath
-    from mlxcel_engine.records.parity import ParityRecord
 
 pytestmark = pytest.mark.checkpoint
+STORY = "Write a long story about a lighthouse."
 
 
 @pytest.fixture(scope="module")
 def loaded() -> LoadedModel:
     cache = CheckpointCache(default_cache_root(os.environ))
     return load("default", resolve_policy(select_device("auto")), cache, lambda _: None)
-
-
-def run(loaded: LoadedModel, text: str, paths: list[DecodePath] | None = None, n: int = 64) -> ParityRecord:
-    prompt = encode_prompt(loaded.tokenizer, "p", text, chat=True)
-    return run_parity(loaded, [prompt], paths or all_paths(), ParityOptions(n, 2048), Heard(), lambda _: None)
 
 
 def command(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -53,7 +45,7 @@ def command(*options: str, **variables: str) -> subprocess.CompletedProcess[str]
 
 
 def test_it_answers_in_english_and_stops_at_the_eos_on_every_path(loaded: LoadedModel) -> None:
-    record = run(loaded, "What is the capital of France?")
+    record = run(loaded, text="What is the capital of France?", chat=True)
     assert {s.text for s in record.streams} == {"The capital of France is Paris."}
     assert {s.finish_reason for s in record.streams} == {"stop"}
     assert {s.ids[-1] for s in record.streams} == loaded.eos_ids
@@ -61,14 +53,14 @@ def test_it_answers_in_english_and_stops_at_the_eos_on_every_path(loaded: Loaded
 
 
 def test_64_steps_are_bitwise_equal_under_the_switch(loaded: LoadedModel) -> None:
-    record = run(loaded, "Write a long story about a lighthouse.")
+    record = run(loaded, text=STORY, chat=True, n=64)
     assert record.environment.deterministic
     assert {len(s.ids) for s in record.streams} == {64}
     assert {(r.verdict, r.logits, r.max_abs_logprob_diff) for r in record.rows} == {("identical", "bitwise", 0.0)}
 
 
 def test_a_projection_times_1_3_diverges_with_index_and_both_tokens(loaded: LoadedModel) -> None:
-    record = run(loaded, "Write a long story about a lighthouse.", [*all_paths()[:1], FaultyEngine(1.3, layer=15)])
+    record = run(loaded, [*all_paths()[:1], FaultyEngine(1.3, layer=15)], text=STORY, chat=True, n=64)
     bad = row(record, "cli", "engine")
     assert bad.verdict == "diverged"
     assert bad.index is not None
@@ -79,7 +71,7 @@ def test_a_projection_times_1_3_diverges_with_index_and_both_tokens(loaded: Load
 
 def test_a_projection_times_1_03_with_equal_ids_is_drift(loaded: LoadedModel) -> None:
     paths = [*all_paths()[:1], FaultyEngine(1.03, layer=15)]
-    record = run(loaded, "What is the capital of France?", paths)
+    record = run(loaded, paths, text="What is the capital of France?", chat=True)
     bad = row(record, "cli", "engine")
     assert bad.verdict == "drift"
     assert record.streams[0].ids == record.streams[1].ids
@@ -94,10 +86,14 @@ def test_the_gate_on_the_command_line_exits_0_with_the_switch_and_2_without() ->
 
 
 @pytest.mark.parametrize("blas", ["bundled", "auto"])
-def test_every_blas_gives_the_same_tokens(blas: str) -> None:
+def test_every_blas_gives_the_same_tokens_and_is_in_the_record(blas: str) -> None:
     done = command("-p", "What is the capital of France?", "--json", "-", MLXCEL_BLAS=blas)
     record: dict[str, Any] = json.loads(done.stdout)
     assert {s["text"] for s in record["streams"]} == {"The capital of France is Paris."}
+    environment = record["environment"]
+    assert environment["variables"]["MLXCEL_BLAS"] == blas
+    assert (environment["blas"] == "bundled") == environment["blas_version"].startswith("reference")
+    assert blas == "auto" or environment["blas"] == blas
 
 
 def test_offline_with_a_warm_cache_it_works_and_with_a_cold_one_it_says_what_to_do(tmp_path: Path) -> None:

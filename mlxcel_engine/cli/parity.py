@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,8 +13,10 @@ from mlxcel_engine.cli import options
 from mlxcel_engine.cli.options import RUN_PANEL, VERDICT_PANEL
 from mlxcel_engine.cli.progress import RunProgress
 from mlxcel_engine.cli.setup import error_console, load_model, prepare_runtime, table_console, warn
+from mlxcel_engine.engine.plan import DEFAULT_CHUNK
 from mlxcel_engine.errors import UsageError
 from mlxcel_engine.preload import DETERMINISTIC_SWITCH, PRELOAD
+from mlxcel_engine.prompts import check_context, check_text, encode_prompt
 
 if TYPE_CHECKING:
     from mlxcel_engine.loader.load import LoadedModel
@@ -58,7 +61,7 @@ def parity(
             rich_help_panel=RUN_PANEL,
         ),
     ] = None,
-    prefill_chunk: options.PrefillChunk = 2048,
+    prefill_chunk: options.PrefillChunk = DEFAULT_CHUNK,
     no_chat_template: Annotated[
         bool,
         typer.Option("--no-chat-template", help="Feed the text raw.", rich_help_panel=RUN_PANEL),
@@ -100,10 +103,10 @@ def parity(
         raise UsageError(f"--expect-identical needs a fixed order of sums: set {DETERMINISTIC_SWITCH}=1")
     text = _prompt_text(prompt, prompt_file)
     device = prepare_runtime()
+    from mlxcel_engine.environment import collect_environment
     from mlxcel_engine.loader.policy import resolve_policy
     from mlxcel_engine.parity.gate import judge
     from mlxcel_engine.parity.run import ParityOptions, run_parity
-    from mlxcel_engine.prompts import check_context, encode_prompt
     from mlxcel_engine.report.output import OutputFile
     from mlxcel_engine.report.parity_table import print_parity
 
@@ -113,15 +116,18 @@ def parity(
     with OutputFile(json_path, force=force) as output:
         with RunProgress(error_console()) as progress:
             loaded = load_model(model, policy, progress.phase, trust_remote_code=trust_remote_code)
-            encoded = encode_prompt(loaded.tokenizer, "prompt", text, chat=_use_template(loaded, no_chat_template))
+            encoded = encode_prompt(loaded.tokenizer, "prompt-1", text, chat=_use_template(loaded, no_chat_template))
             check_context(encoded, max_tokens, loaded.record.context_length)
-            record = run_parity(
-                loaded, [encoded], chosen, settings, progress, lambda record: output.write(_json(record))
+            environment = collect_environment(loaded.record.dtype, device, os.environ)
+            outcome = run_parity(
+                environment, loaded, [encoded], chosen, settings, progress, lambda record: output.write(_json(record))
             )
-        print_parity(record, table_console(to_stderr=output.is_stdout))
+        print_parity(outcome.record, table_console(to_stderr=output.is_stdout))
+    if outcome.failures:
+        raise outcome.failures[0]
     if not expect_identical:
         return 0
-    result = judge(record.rows, allow_near_tie=allow_near_tie)
+    result = judge(outcome.record.rows, allow_near_tie=allow_near_tie)
     for failure in result.failures:
         print(f"gate: {failure}", file=sys.stderr)
     if not result.compared:
@@ -143,9 +149,7 @@ def _prompt_text(prompt: str | None, prompt_file: str | None) -> str:
             raise UsageError(f"--prompt-file {prompt_file}: {error.strerror}; give a readable file") from None
         except UnicodeDecodeError:
             raise UsageError(f"--prompt-file {prompt_file}: not UTF-8; convert it first") from None
-    if not text:
-        raise UsageError("the prompt is empty; give some text with --prompt or --prompt-file")
-    return text
+    return check_text(text)
 
 
 def _choose_paths(names: str | None) -> list[DecodePath]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -18,9 +18,15 @@ class RunProgress:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[done]}"),
+            TimeElapsedColumn(),
+        )
         self._bars = Progress(*columns, console=console, transient=True) if console.is_terminal else None
         self._task: TaskID | None = None
+        self._total: int | None = None
 
     def __enter__(self) -> Self:
         if self._bars is not None:
@@ -40,13 +46,14 @@ class RunProgress:
             return
         if self._task is not None:
             self._bars.remove_task(self._task)
-        self._task = self._bars.add_task(text, total=total)
+        self._total = total
+        self._task = self._bars.add_task(text, total=total, done="")
 
     def path_started(self, case: str, prompt: str, path: str, max_tokens: int) -> None:
         """See :meth:`Observer.path_started`."""
-        self.phase(f"{case}, prompt {prompt}: {path}", max_tokens)
+        self.phase(f"{case}, {prompt}: {path}", max_tokens)
 
     def token(self, count: int) -> None:
         """See :meth:`Observer.token`."""
         if self._bars is not None and self._task is not None:
-            self._bars.update(self._task, completed=count)
+            self._bars.update(self._task, completed=count, done=f"{count}/{self._total}")

@@ -49,7 +49,7 @@ def prepare_runtime() -> Device:
     from mlxcel_engine.device import select_device
 
     device = select_device(PRELOAD.device)
-    if PRELOAD.warning is not None and device == "cpu":
+    if PRELOAD.warning is not None and (device == "cpu" or PRELOAD.mlx_was_first):
         warn(PRELOAD.warning)
     return device
 

@@ -7,12 +7,13 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import make_prompt_cache
 
 from mlxcel_engine.engine.attention import install_dispatch
 from mlxcel_engine.engine.families import family_support
 from mlxcel_engine.engine.kv.dense import DenseKv
+from mlxcel_engine.engine.kv.own import OwnCaches
 from mlxcel_engine.engine.plan import Piece, PrefillPlan
+from mlxcel_engine.engine.sampling import greedy
 from mlxcel_engine.engine.types import (
     ClosedSequence,
     PendingStep,
@@ -30,40 +31,35 @@ if TYPE_CHECKING:
 
     import mlx.nn as nn
 
-    from mlxcel_engine.engine.kv.store import KvCounters, KvStore
+    from mlxcel_engine.engine.kv.store import KvCounters, KvForward, KvStore
 
 _CLEAR_EVERY = 256  # steps between returning MLX's cached buffers, as `mlx-lm`'s loops do
 
 
 @dataclass
 class _Sequence:
-    """One row's whole state; ``pending`` uint32 ``[1]`` is the token that its next step feeds."""
+    """One row's whole state; ``next_token`` uint32 ``[1]`` is what its next step feeds, maybe not computed yet."""
 
     id: SequenceId
     spec: SequenceSpec
     plan: PrefillPlan
-    pending: mx.array
+    next_token: mx.array
     forwarded: int = 0
-    own_caches: list[Any] | None = None
-
-    @property
-    def prefilled(self) -> bool:
-        return self.forwarded >= self.plan.tail.start
 
 
 class Engine:
-    """Runs any ``mlx-lm`` text model for any number of sequences; see docs/adr/0002 for device and dtype.
+    """Runs any ``mlx-lm`` text model for any number of sequences.
 
     Not thread-safe: all calls come from the thread whose MLX stream does the work. Building one replaces the
-    attention function in the model's modules (:func:`install_dispatch`), which changes nothing for others.
+    attention function in the model's modules (:func:`install_dispatch`), which changes nothing for others. A call
+    that raises leaves every sequence as it was, except as :class:`OwnCaches` says.
     """
 
     def __init__(self, model: nn.Module) -> None:
         install_dispatch(model)
         self._model: Callable[..., mx.array] = model
-        self._module = model
         self.support = family_support(model)
-        self._kv: KvStore | None = DenseKv(self.support.layers) if self.support.batched else None
+        self._kv: KvStore = DenseKv(self.support.layers) if self.support.batched else OwnCaches(model)
         self._sequences: dict[SequenceId, _Sequence] = {}
         self._ids = count()
         self._steps = 0
@@ -71,23 +67,19 @@ class Engine:
     @property
     def storage(self) -> str:
         """What holds the KV: ``dense``, or ``mlx-lm caches`` for a family that is stepped row by row."""
-        return self._kv.name if self._kv else "mlx-lm caches"
+        return self._kv.name
 
     @property
-    def counters(self) -> KvCounters | None:
-        """The storage's counters; None where ``mlx-lm``'s caches hold the KV."""
-        return self._kv.counters if self._kv else None
+    def counters(self) -> KvCounters:
+        """What the storage was seen to do."""
+        return self._kv.counters
 
     def open(self, spec: SequenceSpec) -> SequenceId:
         """Register a sequence and make room for it; nothing is forwarded yet."""
         sequence = SequenceId(next(self._ids))
+        self._kv.create(sequence, len(spec.prompt), spec.reserve)
         plan = PrefillPlan(len(spec.prompt), spec.chunk)
-        state = _Sequence(sequence, spec, plan, mx.array(spec.prompt[-1:], dtype=mx.uint32))
-        if self._kv:
-            self._kv.create(sequence, len(spec.prompt) + spec.reserve)
-        else:
-            state.own_caches = make_prompt_cache(self._module)
-        self._sequences[sequence] = state
+        self._sequences[sequence] = _Sequence(sequence, spec, plan, mx.array(spec.prompt[-1:], dtype=mx.uint32))
         return sequence
 
     def plan(self, sequence: SequenceId) -> PrefillPlan:
@@ -95,43 +87,42 @@ class Engine:
         return self._sequence(sequence).plan
 
     def prefill(self, sequence: SequenceId, piece: Piece) -> PrefillOutcome:
-        """Forward ``piece`` of the prompt and wait for its keys and values.
+        """Forward the next ``piece`` of the plan and wait for its keys and values.
 
         Raises:
-            EngineError: an unknown sequence, or a piece that does not follow what was forwarded.
+            EngineError: an unknown sequence, or a piece that is not the plan's next one.
 
         """
         state = self._sequence(sequence)
-        if not state.forwarded == piece.start < piece.stop <= state.plan.tail.start:
-            raise EngineError(f"sequence {sequence}: piece {piece} does not follow {state.forwarded} tokens forwarded")
-        self._forward([state], mx.array([state.spec.prompt[piece.start : piece.stop]], dtype=mx.uint32))
-        if self._kv:
-            mx.eval(self._kv.arrays(sequence))
-        else:
-            mx.eval([cache.state for cache in state.own_caches or ()])
+        if piece not in state.plan.pieces or piece.start != state.forwarded:
+            raise EngineError(f"sequence {sequence}: piece {piece} is not next in {state.plan} after {state.forwarded}")
+        _, forward = self._forward([state], mx.array([state.spec.prompt[piece.start : piece.stop]], dtype=mx.uint32))
+        forward.commit()
+        state.forwarded = piece.stop
+        mx.eval(self._kv.arrays(sequence))
         mx.clear_cache()
-        return PrefillOutcome(piece.start, piece.stop, state.plan.length - piece.stop)
+        return PrefillOutcome(piece.start, piece.stop)
 
     def submit(self, batch: StepBatch) -> PendingStep:
         """Queue one decode step of every row without waiting, and make its tokens the rows' next inputs.
 
         Raises:
-            EngineError: an unknown sequence, or one whose prompt is not prefilled.
+            EngineError: an unknown sequence, one whose prompt is not prefilled, or a sampler that returns no token
+                a row.
 
         """
-        rows = [self._sequence(sequence) for sequence in batch.rows]
-        for row in rows:
-            if not row.prefilled:
-                done = f"{row.forwarded} of {row.plan.tail.start}"
-                raise EngineError(f"sequence {row.id}: {done} prompt tokens prefilled; prefill the rest before a step")
-        logits = self._decode(rows)
+        rows = [self._ready(sequence) for sequence in batch.rows]
+        groups = [rows] if self._kv.batched else [[row] for row in rows]
+        results = [self._forward(group, _join([row.next_token for row in group])[:, None]) for group in groups]
+        logits = _join([logits[:, -1, :] for logits, _ in results])
         logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         tokens = _sample(rows, logprobs)
-        if tokens.shape != (len(rows),):
-            raise EngineError(f"a sampler returned tokens of shape {tokens.shape} for {len(rows)} rows")
-        mx.async_eval(tokens, logprobs)
+        for _, forward in results:
+            forward.commit()
         for index, row in enumerate(rows):
-            row.pending = tokens[index : index + 1] if len(rows) > 1 else tokens
+            row.next_token = tokens[index : index + 1] if len(rows) > 1 else tokens
+            row.forwarded += 1
+        mx.async_eval(tokens, logprobs)
         self._steps += 1
         if self._steps % _CLEAR_EVERY == 0:
             mx.clear_cache()
@@ -153,10 +144,9 @@ class Engine:
     def close(self, sequence: SequenceId) -> ClosedSequence:
         """Forget ``sequence`` and free its storage; a step of it that is still queued is of no consequence."""
         state = self._sequence(sequence)
-        if self._kv:
-            self._kv.drop(sequence)
+        self._kv.drop(sequence)
         del self._sequences[sequence]
-        return ClosedSequence(sequence, state.plan, state.forwarded, self.storage)
+        return ClosedSequence(sequence, state.plan, state.forwarded)
 
     def _sequence(self, sequence: SequenceId) -> _Sequence:
         try:
@@ -164,29 +154,35 @@ class Engine:
         except KeyError:
             raise EngineError(f"sequence {sequence} is not open") from None
 
-    def _decode(self, rows: list[_Sequence]) -> mx.array:
-        """Feed every row its pending token; logits ``[B, V]`` of the model's dtype."""
-        if self._kv or len(rows) == 1:
-            inputs = rows[0].pending if len(rows) == 1 else mx.concatenate([row.pending for row in rows])
-            return self._forward(rows, inputs[:, None])[:, -1, :]
-        return mx.concatenate([self._forward([row], row.pending[:, None])[:, -1, :] for row in rows])
+    def _ready(self, sequence: SequenceId) -> _Sequence:
+        state = self._sequence(sequence)
+        if state.forwarded < state.plan.tail.start:
+            done = f"{state.forwarded} of {state.plan.tail.start}"
+            raise EngineError(f"sequence {sequence}: {done} prompt tokens prefilled; prefill the rest before a step")
+        return state
 
-    def _forward(self, rows: list[_Sequence], inputs: mx.array) -> mx.array:
-        """Run the model on ``inputs`` ``[B, L]`` and count the tokens; logits ``[B, L, V]``."""
-        if self._kv:
-            view = self._kv.view([row.id for row in rows])
-            logits = self._model(inputs, cache=view.layers)
-            view.commit(inputs.shape[1])
-        else:
-            logits = self._model(inputs, cache=rows[0].own_caches)
-        for row in rows:
-            row.forwarded += inputs.shape[1]
-        return logits
+    def _forward(self, rows: list[_Sequence], inputs: mx.array) -> tuple[mx.array, KvForward]:
+        """Run the model on ``inputs`` ``[B, L]``; logits ``[B, L, V]``, and what commits the forward."""
+        forward = self._kv.forward([row.id for row in rows], inputs.shape[1])
+        return self._model(inputs, cache=forward.caches), forward
+
+
+def _join(arrays: list[mx.array]) -> mx.array:
+    """Concatenate along the rows; a single array as it is."""
+    return arrays[0] if len(arrays) == 1 else mx.concatenate(arrays)
 
 
 def _sample(rows: list[_Sequence], logprobs: mx.array) -> mx.array:
-    """Draw a token a row, uint32 ``[B]``: one call where all rows share a sampler."""
-    sampler = rows[0].spec.sampler
-    if all(row.spec.sampler is sampler for row in rows):
-        return sampler(logprobs)
-    return mx.concatenate([row.spec.sampler(logprobs[index : index + 1]) for index, row in enumerate(rows)])
+    """Draw a token a row, uint32 ``[B]``: one call for all rows where each is greedy, else one call a row.
+
+    Raises:
+        EngineError: a sampler returned another shape.
+
+    """
+    if all(row.spec.sampler is greedy for row in rows):
+        return greedy(logprobs)
+    tokens = [row.spec.sampler(logprobs[index : index + 1]) for index, row in enumerate(rows)]
+    for row, token in zip(rows, tokens, strict=True):
+        if token.shape != (1,):
+            raise EngineError(f"sequence {row.id}: its sampler returned shape {token.shape}, (1,) expected")
+    return _join(tokens)

@@ -16,7 +16,7 @@ BATCHED_FAMILIES = frozenset({"glm4", "granite", "llama", "olmo2", "qwen2", "qwe
 
 @dataclass(frozen=True)
 class FamilySupport:
-    """``batched``: one forward for all rows over :class:`DenseKv`; else row by row on ``mlx-lm``'s caches."""
+    """``batched``: one forward for all rows over our KV; else row by row on ``mlx-lm``'s caches, for ``reason``."""
 
     family: str
     layers: int

@@ -8,10 +8,13 @@ import mlx.core as mx
 
 
 class RowSampler(Protocol):
-    """Draws from logprobs ``[B, V]`` (nats); returns uint32 ``[B]``. One object per request, called once a step."""
+    """Draws from logprobs ``[1, V]`` (nats); returns uint32 ``[1]``. One object per request, called once a step.
+
+    :func:`greedy` keeps no state and is called for all greedy rows at once.
+    """
 
     def __call__(self, logprobs: mx.array, /) -> mx.array:
-        """Draw one token a row."""
+        """Draw one token."""
         ...
 
 

@@ -36,11 +36,10 @@ class SequenceSpec:
 
 @dataclass(frozen=True)
 class PrefillOutcome:
-    """``[start, stop)`` of the prompt was forwarded; ``remaining`` tokens are left, the last one is a step's."""
+    """``[start, stop)`` of the prompt was forwarded."""
 
     start: int
     stop: int
-    remaining: int
 
 
 @dataclass(frozen=True)
@@ -81,9 +80,8 @@ class StepOutput:
 
 @dataclass(frozen=True)
 class ClosedSequence:
-    """What a sequence did: its plan, the tokens forwarded through the model, and the storage that held its KV."""
+    """What a sequence did: its plan, and the tokens that were forwarded through the model, lookahead included."""
 
     id: SequenceId
     plan: PrefillPlan
     forwarded: int
-    storage: str

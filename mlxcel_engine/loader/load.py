@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
-from mlx.utils import tree_flatten, tree_map_with_path
+from mlx.utils import tree_flatten, tree_unflatten
 
-from mlxcel_engine.errors import CheckpointError
+from mlxcel_engine.errors import CheckpointError, one_line
 from mlxcel_engine.loader.evaluate import evaluate_everything
 from mlxcel_engine.loader.source import Source, find_source
 from mlxcel_engine.loader.synthetic import PREFIX, byte_tokenizer, random_quantized_model, synthetic_config
@@ -66,7 +67,8 @@ def load(
     try:
         evaluate_everything(model)
     except RuntimeError as error:
-        raise CheckpointError(f"{spec}: its weights cannot be evaluated ({_first_line(error)})") from error
+        message = f"{spec}: its weights cannot be evaluated ({one_line(error)}); fetch or convert it anew"
+        raise CheckpointError(message) from error
     return LoadedModel(model, tokenizer, _describe(spec, label, model, tokenizer, config))
 
 
@@ -78,12 +80,12 @@ def _load_directory(source: Source, trust_remote_code: bool) -> tuple[nn.Module,
         model, config = load_model(source.directory, lazy=True, trust_remote_code=trust_remote_code)
     except Exception as error:
         remedy = "fetch or convert it anew" if isinstance(error, (RuntimeError, TypeError)) else "see its config.json"
-        raise CheckpointError(f"{source.spec}: cannot be built as a model ({_first_line(error)}); {remedy}") from error
+        raise CheckpointError(f"{source.spec}: cannot be built as a model ({one_line(error)}); {remedy}") from error
     try:
         extra = {"trust_remote_code": trust_remote_code}
         tokenizer = load_tokenizer(source.directory, extra, eos_token_ids=config.get("eos_token_id"))
     except Exception as error:
-        message = f"{source.spec}: its tokenizer cannot be loaded ({_first_line(error)}); fetch its files anew"
+        message = f"{source.spec}: its tokenizer cannot be loaded ({one_line(error)}); fetch its files anew"
         raise CheckpointError(message) from error
     return model, tokenizer, config
 
@@ -91,19 +93,19 @@ def _load_directory(source: Source, trust_remote_code: bool) -> tuple[nn.Module,
 def apply_policy(model: nn.Module, policy: LoadPolicy) -> None:
     """Cast floating weights and expand quantized ones, lazily and in place.
 
-    The cast comes first, so that 4-bit codes are expanded with the arithmetic of the target dtype. A model's own
-    ``cast_predicate`` (weights that must keep their precision) is honoured.
+    The cast comes first, so that 4-bit codes are expanded with the arithmetic of the target dtype. A weight that
+    the model's own ``cast_predicate`` excepts keeps its precision.
     """
     from mlx_lm.utils import dequantize_model
 
     if policy.dtype is not None:
-        dtype: mx.Dtype = getattr(mx, policy.dtype)
-        castable = getattr(model, "cast_predicate", lambda _: True)
-
-        def cast(path: str, weight: mx.array) -> mx.array:
-            return weight.astype(dtype) if mx.issubdtype(weight.dtype, mx.floating) and castable(path) else weight
-
-        model.update(tree_map_with_path(cast, model.parameters()))
+        target: mx.Dtype = getattr(mx, policy.dtype)
+        may_cast = getattr(model, "cast_predicate", None)
+        flat: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
+        for path, weight in flat.items():
+            if mx.issubdtype(weight.dtype, mx.floating) and (may_cast is None or may_cast(path)):
+                flat[path] = weight.astype(target)
+        model.update(tree_unflatten(list(flat.items())))
     if policy.dequantize:
         dequantize_model(model)
 
@@ -122,7 +124,7 @@ def _describe(
     text_config = config.get("text_config") or {}
     contexts = (settings.get(key) for settings in (config, text_config) for key in _CONTEXT_KEYS)
     return ModelRecord(
-        spec=spec,
+        spec=Path(spec).name if Path(spec).exists() else spec,
         label=label,
         architecture=config["model_type"],
         dtype=max(sizes, key=lambda name: sizes[name]),
@@ -133,7 +135,3 @@ def _describe(
         eos_ids=sorted(tokenizer.eos_token_ids),
         synthetic=spec.startswith(PREFIX),
     )
-
-
-def _first_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:160]

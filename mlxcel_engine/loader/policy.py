@@ -34,7 +34,7 @@ def resolve_policy(device: Literal["cpu", "gpu"], dtype: str = "auto", weights: 
         case "float32" | "bfloat16":
             chosen = dtype
         case "float16" if device == "cpu":
-            reason = "MLX computes float16 on a CPU some 2,000 times slower than float32, and too inaccurately to use"
+            reason = "MLX's float16 is unusable on a CPU (0.05 GFLOP/s against 1.8 in float32, and inaccurate)"
             raise UsageError(f"--dtype float16: {reason}; give float32 or bfloat16")
         case "float16":
             chosen = dtype

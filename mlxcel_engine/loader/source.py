@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mlxcel_engine.errors import CheckpointError
+from mlxcel_engine.errors import CheckpointError, one_line
 from mlxcel_engine.loader.default_checkpoint import DEFAULT_LABEL, default_checkpoint, gguf_checkpoint
 
 if TYPE_CHECKING:
@@ -129,8 +129,6 @@ def _download(spec: str, progress: Callable[[str], None], trust_remote_code: boo
     except RepositoryNotFoundError:
         raise CheckpointError(f"{spec}: not on the hub, or private; check the name, or log in with hf auth") from None
     except (OSError, ValueError, HfHubHTTPError) as error:
-        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
-        message = (
-            f"{spec}: not a local directory, and the hub cannot be reached ({reason}); check the name or go online"
-        )
+        reason = one_line(error, 120)
+        message = f"{spec}: not a local directory, and the hub gives nothing ({reason}); check the name, or go online"
         raise CheckpointError(message) from None

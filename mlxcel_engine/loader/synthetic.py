@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
@@ -71,10 +72,8 @@ def synthetic_config(name: str) -> dict[str, Any]:
 
 def random_quantized_model(config: dict[str, Any], seed: int = 0) -> nn.Module:
     """Build ``config``'s model with lazy random 4-bit weights (affine, group size 64), the same for the same seed."""
-    from mlx_lm.utils import _get_classes
-
-    model_class, args_class = _get_classes(config)
-    model: nn.Module = model_class(args_class.from_dict(config))
+    module = import_module(f"mlx_lm.models.{config['model_type']}")
+    model: nn.Module = module.Model(module.ModelArgs.from_dict(config))
     nn.quantize(model, group_size=_GROUP_SIZE, bits=_BITS)
     model.eval()
     keys = iter(mx.random.split(mx.random.key(seed), 2 * len(list(model.modules()))))

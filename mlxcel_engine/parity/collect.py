@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 import numpy as np
 
-from mlxcel_engine.errors import MlxcelError, RunError
+from mlxcel_engine.errors import RunError, one_line
 from mlxcel_engine.parity.stream import Stream
 
 if TYPE_CHECKING:
@@ -23,24 +23,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Collected:
-    """A stream, the dtype name of its logprobs (None without any), and the evidence of the run."""
+    """A stream, the dtype name of its logprobs (None without any), and the evidence of the run.
+
+    ``failure`` is what a path that crashed raised; its stream is invalid.
+    """
 
     stream: Stream
-    dtype: str | None
-    evidence: Evidence | None
+    dtype: str | None = None
+    evidence: Evidence | None = None
+    failure: RunError | None = None
 
 
 def collect(path: DecodePath, loaded: LoadedModel, request: PathRequest, on_token: Callable[[int], None]) -> Collected:
-    """Run ``request`` through ``path``; ``on_token`` hears the number of tokens so far.
-
-    Raises:
-        RunError: the path crashed; the message names it.
-
-    """
-    prompt_hash = request.prompt.sha256
+    """Run ``request`` through ``path``; ``on_token`` hears the number of tokens so far."""
     reason = path.unavailable(loaded)
     if reason is not None:
-        return Collected(Stream(path.name, prompt_hash, unavailable=reason), None, None)
+        return Collected(Stream(path.name, request.prompt.sha256, unavailable=reason))
     ids: list[int] = []
     rows: list[NDArray[np.float32]] = []
     texts: list[str] = []
@@ -53,16 +51,17 @@ def collect(path: DecodePath, loaded: LoadedModel, request: PathRequest, on_toke
             texts.append(step.text)
             finish, dtype = step.finish_reason, str(step.logprobs.dtype).removeprefix("mlx.core.")
             on_token(len(ids))
-    except MlxcelError:
-        raise
     except Exception as error:  # whatever a loop raises is that loop's failure, and the row must name it
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
-        raise RunError(f"path {path.name} failed after {len(ids)} tokens ({reason}); --debug shows where") from error
+        reason = f"failed after {len(ids)} tokens ({one_line(error)})"
+        failure = RunError(f"path {path.name} {reason}; --debug shows where")
+        failure.__cause__ = error
+        return Collected(Stream(path.name, request.prompt.sha256, invalid=reason), failure=failure)
     evidence = run.evidence()
     invalid = _not_as_claimed(request, evidence)
     if invalid is not None:
-        return Collected(Stream(path.name, prompt_hash, invalid=invalid), dtype, evidence)
-    return Collected(Stream(path.name, prompt_hash, tuple(ids), rows, "".join(texts), finish), dtype, evidence)
+        return Collected(Stream(path.name, evidence.prompt_sha256, invalid=invalid), dtype, evidence)
+    stream = Stream(path.name, evidence.prompt_sha256, tuple(ids), rows, "".join(texts), finish)
+    return Collected(stream, dtype, evidence)
 
 
 def _not_as_claimed(request: PathRequest, evidence: Evidence) -> str | None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from mlxcel_engine.parity.stream import Stream, is_bitwise, step_difference
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from mlxcel_engine.records.parity import LogitsClass, VerdictName
@@ -38,15 +39,22 @@ class Comparison:
 
 
 def compare(left: Stream, right: Stream, bound: float) -> Comparison:
-    """Compare two greedy streams; ``bound`` (nats) is what noise of the dtype may reach."""
+    """Compare two greedy streams; ``bound`` (nats) is what noise of the dtype may reach.
+
+    Raises:
+        ValueError: ``bound`` is negative or not finite.
+
+    """
+    if not 0 <= bound < float("inf"):
+        raise ValueError(f"the noise bound must be a finite number of 0 or more, not {bound}")
+    if left.prompt_sha256 != right.prompt_sha256:
+        return Comparison("invalid", "the prompt ids differ")
     for stream in (left, right):
         if stream.unavailable is not None:
             return Comparison("n/a", f"{stream.path}: {stream.unavailable}")
     for stream in (left, right):
         if stream.invalid is not None:
             return Comparison("invalid", f"{stream.path}: {stream.invalid}")
-    if left.prompt_sha256 != right.prompt_sha256:
-        return Comparison("invalid", "the prompt ids differ")
     if not left.ids and not right.ids:
         return Comparison("invalid", "both streams are empty")
     return _compare_tokens(left, right, bound)
@@ -89,6 +97,8 @@ def _judge_divergence(
     for stream, gap in zip((left, right), gaps, strict=True):
         if not gap >= 0:
             return "diverged", f"{stream.path} took a token that its own logprobs rank below the other's"
+    if np.isnan(left.logprobs[index]).any() or np.isnan(right.logprobs[index]).any():
+        return "diverged", "a logprob at that step is NaN"
     gap = max(gaps)
     if noise is not None and noise > bound:
         return "diverged", f"the noise before it, {noise:.2g}, is beyond the bound {bound:g}"
@@ -115,6 +125,6 @@ def _logits_class(left: Stream, right: Stream, index: int, bound: float) -> Logi
     rows = list(zip(left.logprobs[: index + 1], right.logprobs[: index + 1], strict=False))
     if not rows:
         return None
-    if all(is_bitwise(a, b) for a, b in rows):
-        return "bitwise"
-    return "close" if all(step_difference(a, b) <= bound for a, b in rows) else "differ"
+    if any(step_difference(a, b) > bound for a, b in rows):
+        return "differ"
+    return "bitwise" if all(is_bitwise(a, b) for a, b in rows) else "close"

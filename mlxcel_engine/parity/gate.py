@@ -32,7 +32,7 @@ class GateResult:
 def judge(rows: Sequence[ParityRow], *, allow_near_tie: bool = False) -> GateResult:
     """Apply the gate to the rows of a run; ``n/a`` rows neither pass nor fail."""
     failures = (_failure(row, allow_near_tie) for row in rows)
-    compared = sum(row.verdict != "n/a" for row in rows)
+    compared = sum(row.verdict not in ("n/a", "invalid") for row in rows)
     return GateResult(tuple(failure for failure in failures if failure), compared)
 
 
@@ -41,6 +41,6 @@ def _failure(row: ParityRow, allow_near_tie: bool) -> str | None:
     if row.verdict in ("diverged", "drift", "invalid") or (row.verdict == "near-tie" and not allow_near_tie):
         where = "" if row.index is None else f" at {row.index}"
         return f"{name}: {row.verdict}{where} ({row.reason})"
-    if row.verdict == "identical" and row.logits != "bitwise" and {row.left, row.right} <= BITWISE_PATHS:
-        return f"{name}: identical, but its logits are {row.logits}, not bitwise"
+    if row.verdict != "n/a" and row.logits != "bitwise" and {row.left, row.right} <= BITWISE_PATHS:
+        return f"{name}: {row.verdict}, but its logits are {row.logits}, not bitwise"
     return None

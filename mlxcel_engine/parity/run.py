@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from mlxcel_engine.environment import collect_environment
 from mlxcel_engine.parity.collect import Collected, collect
 from mlxcel_engine.parity.compare import NOISE_BOUNDS, Comparison, compare
 from mlxcel_engine.paths import PathRequest
@@ -22,12 +21,14 @@ from mlxcel_engine.records.parity import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
+    from mlxcel_engine.errors import RunError
     from mlxcel_engine.loader.load import LoadedModel
     from mlxcel_engine.parity.stream import Stream
     from mlxcel_engine.paths import DecodePath
     from mlxcel_engine.prompts import Prompt
+    from mlxcel_engine.records.environment import Environment
 
 # Which pairs are rows, in their order; a pair is shown where both of its paths run.
 PAIRS = (("cli", "mlx-server"), ("cli", "engine"), ("mlx-server", "engine"))
@@ -45,6 +46,14 @@ class ParityOptions:
     allow_near_tie: bool = False
 
 
+@dataclass(frozen=True)
+class ParityOutcome:
+    """The record, and what the paths that crashed raised; their streams stand in the record as invalid."""
+
+    record: ParityRecord
+    failures: tuple[RunError, ...]
+
+
 class Observer(Protocol):
     """Hears of the progress of a run."""
 
@@ -58,50 +67,41 @@ class Observer(Protocol):
 
 
 def run_parity(
+    environment: Environment,
     loaded: LoadedModel,
     prompts: Sequence[Prompt],
     paths: Sequence[DecodePath],
     options: ParityOptions,
     observer: Observer,
     save: Callable[[ParityRecord], None],
-) -> ParityRecord:
-    """Run the greedy case for every prompt; ``save`` gets the record so far after each.
-
-    Raises:
-        RunError: a path crashed.
-
-    """
-    environment = collect_environment(loaded.record.dtype)
-    rows: list[ParityRow] = []
-    streams: list[StreamRecord] = []
-    record = None
-    bound = options.noise_bound
+) -> ParityOutcome:
+    """Run the greedy case for every prompt; ``save`` gets the record so far after each."""
+    config = _config(loaded, prompts, paths, options)
+    record = ParityRecord(environment=environment, config=config, rows=[], streams=[])
+    failures: list[RunError] = []
     for prompt in prompts:
         collected: dict[str, Collected] = {}
         for path in paths:
             observer.path_started("greedy", prompt.name, path.name, options.max_tokens)
             request = PathRequest(prompt, options.max_tokens, options.prefill_chunk)
             collected[path.name] = collect(path, loaded, request, observer.token)
-        if bound is None:
-            bound = _bound_of(collected.values(), loaded.record.dtype)
-        rows += _rows("greedy", prompt, collected, loaded, bound)
-        streams += [_stream_record("greedy", prompt, item) for item in collected.values()]
-        config = _config(loaded, prompts, paths, options, bound)
-        record = ParityRecord(environment=environment, config=config, rows=list(rows), streams=list(streams))
+        failures += [item.failure for item in collected.values() if item.failure is not None]
+        rows = _rows("greedy", prompt, collected, loaded, options.noise_bound)
+        streams = [_stream_record("greedy", prompt, item) for item in collected.values()]
+        record = record.model_copy(update={"rows": record.rows + rows, "streams": record.streams + streams})
         save(record)
-    if record is None:
-        raise ValueError("a parity run needs at least one prompt")
-    return record
+    return ParityOutcome(record, tuple(failures))
 
 
-def _bound_of(collected: Iterable[Collected], fallback: str) -> float:
-    """The bound for the coarsest dtype that any path computed its logprobs in."""
-    dtypes = {item.dtype for item in collected if item.dtype is not None} or {fallback}
-    return max(NOISE_BOUNDS[dtype] for dtype in dtypes)
+def _bound(left: Collected, right: Collected, given: float | None) -> float:
+    """The bound (nats) for the coarser of the dtypes that the two computed their logprobs in, unless one is given."""
+    if given is not None:
+        return given
+    return max(NOISE_BOUNDS.get(side.dtype or "", NOISE_BOUNDS["float32"]) for side in (left, right))
 
 
 def _rows(
-    case: str, prompt: Prompt, collected: dict[str, Collected], loaded: LoadedModel, bound: float
+    case: str, prompt: Prompt, collected: dict[str, Collected], loaded: LoadedModel, noise_bound: float | None
 ) -> list[ParityRow]:
     def text(token: int | None) -> str | None:
         return None if token is None else str(loaded.tokenizer.decode([token]))
@@ -110,7 +110,7 @@ def _rows(
     for left, right in PAIRS:
         if left in collected and right in collected:
             sides = collected[left], collected[right]
-            result: Comparison = compare(sides[0].stream, sides[1].stream, bound)
+            result: Comparison = compare(sides[0].stream, sides[1].stream, _bound(*sides, noise_bound))
             rows.append(
                 ParityRow(
                     case=case,
@@ -159,7 +159,7 @@ def _top_logprobs(stream: Stream) -> list[list[TopLogprob]]:
 
 
 def _config(
-    loaded: LoadedModel, prompts: Sequence[Prompt], paths: Sequence[DecodePath], options: ParityOptions, bound: float
+    loaded: LoadedModel, prompts: Sequence[Prompt], paths: Sequence[DecodePath], options: ParityOptions
 ) -> ParityConfig:
     return ParityConfig(
         model=loaded.record,
@@ -171,7 +171,7 @@ def _config(
         cases=["greedy"],
         paths=[path.name for path in paths],
         prefill_chunk=options.prefill_chunk,
-        noise_bound=bound,
+        noise_bound=options.noise_bound,
         expect_identical=options.expect_identical,
         allow_near_tie=options.allow_near_tie,
     )

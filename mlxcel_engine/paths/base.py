@@ -31,7 +31,7 @@ class PathRequest:
 class TokenStep:
     """One generated token, the logprobs ``[V]`` (nats, lazy) it was sampled from, and the text that it completed.
 
-    The ending EOS is a step of its own with an empty share of the text. The last step has a ``finish_reason``:
+    The ending EOS is a step of its own; its text is at most what a detokenizer had held back. The last step has a ``finish_reason``:
     ``stop`` or ``length``.
     """
 

@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from mlxcel_engine.engine import Engine, SequenceSpec, StopRules, generate
 from mlxcel_engine.paths.base import PathRequest, PathRun, TokenStep
-from mlxcel_engine.paths.evidence import observed_evidence
+from mlxcel_engine.paths.evidence import mlx_lm_evidence, observed_evidence
 from mlxcel_engine.paths.forward_log import ForwardLog, record_forwards
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class EnginePath:
 
     def run(self, loaded: LoadedModel, request: PathRequest) -> PathRun:
         """See :meth:`DecodePath.run`."""
-        log = ForwardLog()
+        log = ForwardLog(len(request.prompt.ids))
         engine = Engine(loaded.model)
         return PathRun(_steps(engine, loaded, request, log), lambda: _evidence(engine, log, request))
 
@@ -51,7 +51,6 @@ def _steps(engine: Engine, loaded: LoadedModel, request: PathRequest, log: Forwa
 
 
 def _evidence(engine: Engine, log: ForwardLog, request: PathRequest) -> Evidence:
-    counters = engine.counters
-    notes = [engine.support.reason] if engine.support.reason else []
-    calls = counters.attention_calls if counters else None
-    return observed_evidence(log, request, engine.storage, calls, notes)
+    if engine.support.batched:
+        return observed_evidence(log, request, engine.storage, engine.counters.attention_calls, [])
+    return mlx_lm_evidence(log, request, engine.support.reason)

@@ -6,28 +6,47 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+import numpy as np
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import mlx.core as mx
     import mlx.nn as nn
 
 
 @dataclass
 class ForwardLog:
-    """The lengths ``L`` of the inputs ``[B, L]`` of each forward, in order."""
+    """What went through the model for a prompt of ``prompt_tokens``: its pieces, and the forwards after it.
 
-    lengths: list[int] = field(default_factory=list)
+    ``partition`` lists the ``[start, stop)`` pieces of the prompt in order, ``decode_forwards`` counts the rest,
+    ``caches`` holds the class names of the cache objects that the model was handed.
+    """
 
-    def partition(self, prompt_tokens: int) -> list[tuple[int, int]]:
-        """The ``[start, stop)`` pieces that the forwards made of a prompt of ``prompt_tokens``."""
-        pieces: list[tuple[int, int]] = []
-        start = 0
-        for length in self.lengths:
-            if start >= prompt_tokens:
-                break
-            pieces.append((start, start + length))
-            start += length
-        return pieces
+    prompt_tokens: int
+    partition: list[tuple[int, int]] = field(default_factory=list)
+    decode_forwards: int = 0
+    caches: set[str] = field(default_factory=set)
+    _inputs: list[mx.array] = field(default_factory=list)
+
+    @property
+    def forwarded(self) -> int:
+        """Prompt tokens that went through the model."""
+        return self.partition[-1][1] if self.partition else 0
+
+    def add(self, inputs: mx.array, caches: Iterable[Any]) -> None:
+        """Log a forward of ``inputs`` ``[1, L]`` over ``caches``."""
+        self.caches.update(type(cache).__name__ for cache in caches)
+        start = self.forwarded
+        if start >= self.prompt_tokens:
+            self.decode_forwards += 1
+        else:
+            self.partition.append((start, start + inputs.shape[1]))
+            self._inputs.append(inputs)
+
+    def prompt_ids(self) -> tuple[int, ...]:
+        """The ids of the prompt as the model got them; waits for the device."""
+        return tuple(int(i) for inputs in self._inputs for i in np.array(inputs[0]))
 
 
 @contextmanager
@@ -40,7 +59,7 @@ def record_forwards(model: nn.Module, log: ForwardLog) -> Iterator[None]:
     original: Any = type(model)
 
     def logged(self: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        log.lengths.append(inputs.shape[1])
+        log.add(inputs, kwargs.get("cache") or ())
         return original.__call__(self, inputs, *args, **kwargs)
 
     namespace = {"__call__": logged, "__module__": original.__module__, "__qualname__": original.__qualname__}

@@ -25,7 +25,7 @@ class MlxLmCli:
 
     def run(self, loaded: LoadedModel, request: PathRequest) -> PathRun:
         """See :meth:`DecodePath.run`."""
-        log = ForwardLog()
+        log = ForwardLog(len(request.prompt.ids))
         return PathRun(_steps(loaded, request, log), lambda: mlx_lm_evidence(log, request))
 
 

@@ -79,7 +79,7 @@ class PromptRecord(Record):
 
 
 class ParityConfig(Record):
-    """What was asked for, with every automatic choice resolved."""
+    """What was asked for; ``noise_bound`` None takes each pair's bound by the dtype of its logprobs."""
 
     model: ModelRecord
     prompts: list[PromptRecord]
@@ -87,7 +87,7 @@ class ParityConfig(Record):
     cases: list[str]
     paths: list[str]
     prefill_chunk: int
-    noise_bound: float
+    noise_bound: float | None
     expect_identical: bool
     allow_near_tie: bool
 

@@ -52,11 +52,12 @@ def _print(record: ParityRecord, console: Console) -> None:
 
 def _heading(record: ParityRecord) -> list[str]:
     model, env, config = record.config.model, record.environment, record.config
+    bound = "by dtype" if config.noise_bound is None else f"{config.noise_bound:g}"
     switch = "on" if env.deterministic else "off"
     return [
         f"{model.label}: {model.architecture}, {env.dtype}, {model.weights} weights, on {env.device_name}",
         f"mlx {env.mlx}, mlx-lm {env.mlx_lm}, BLAS {env.blas}, deterministic {switch}, "
-        f"noise bound {config.noise_bound:g}, chunk {config.prefill_chunk}",
+        f"noise bound {bound}, chunk {config.prefill_chunk}",
     ]
 
 

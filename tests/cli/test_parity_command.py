@@ -10,18 +10,19 @@ import pytest
 
 from mlxcel_engine.cli import parity as command
 from mlxcel_engine.cli.main import main
-from mlxcel_engine.errors import RunError
+from mlxcel_engine.paths import PathRun
 from mlxcel_engine.paths.engine import EnginePath
 from mlxcel_engine.preload import PRELOAD
 from mlxcel_engine.records.parity import ParityRecord
+from tests.faults import FaultyEngine
 from tests.loaded import write_checkpoint
-from tests.parity.test_run import FaultyEngine
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from mlxcel_engine.loader.load import LoadedModel
-    from mlxcel_engine.paths import DecodePath
+    from mlxcel_engine.paths import PathRequest, TokenStep
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def test_the_table_goes_to_stdout_and_progress_to_stderr(checkpoint: str, capsys
         assert "identical" in line
         assert "bitwise" in line
     assert "\x1b" not in out + err
-    assert "greedy, prompt prompt: mlx-server" in err
+    assert "greedy, prompt-1: mlx-server" in err
     assert "has no chat template" in err
     assert not any(line.endswith(" ") for line in out.splitlines())
 
@@ -67,7 +68,8 @@ def test_the_record_is_complete_and_reads_back(
     assert len({stream.prompt_sha256 for stream in record.streams}) == 1
     assert record.environment.deterministic
     assert record.environment.variables["MLXCEL_SDPA_DETERMINISTIC"] == "1"
-    assert str(tmp_path) not in json.dumps(raw["environment"])
+    assert "/" not in json.dumps({**raw, "streams": []})  # no path of this machine
+    assert record.config.model.spec == "tiny-llama"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["parity.json"]
 
 
@@ -107,7 +109,7 @@ def test_the_gate_fires(
     out, err = capsys.readouterr()
     (line,) = (line for line in out.splitlines() if line.startswith("cli - engine"))
     assert verdict in line
-    assert f"gate: greedy, prompt: cli against engine: {verdict}" in err
+    assert f"gate: greedy, prompt-1: cli against engine: {verdict}" in err
     assert parity(checkpoint, "-n", tokens) == 0  # without the gate it is a recorded baseline
 
 
@@ -124,21 +126,28 @@ def test_the_gate_needs_the_switch(
     assert "MLXCEL_SDPA_DETERMINISTIC=1" in one_line(capsys.readouterr().err)
 
 
-def test_a_crashed_path_exits_3_leaves_no_output_and_hides_the_traceback_unless_asked(
+def test_a_crashed_path_exits_3_keeps_the_others_and_hides_the_traceback_unless_asked(
     checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Crashing(EnginePath):
-        def run(self, loaded: LoadedModel, request: object) -> object:  # type: ignore[override]
-            raise RunError("path engine failed after 0 tokens (out of memory)")
+        def run(self, loaded: LoadedModel, request: PathRequest) -> PathRun:
+            return PathRun(self.crash(), lambda: pytest.fail("asked for evidence"))
+
+        def crash(self) -> Iterator[TokenStep]:
+            raise MemoryError("out of memory")
+            yield
 
     import mlxcel_engine.paths as paths
 
-    crashing: list[DecodePath] = [Crashing()]  # type: ignore[list-item]
-    monkeypatch.setattr(paths, "all_paths", lambda: crashing)
+    real = paths.all_paths()[:2]
+    monkeypatch.setattr(paths, "all_paths", lambda: [*real, Crashing()])
     file = tmp_path / "out.json"
     assert parity(checkpoint, "--json", str(file)) == 3
-    assert "path engine failed" in one_line(capsys.readouterr().err)
-    assert not file.exists()
+    out, err = capsys.readouterr()
+    assert "path engine failed after 0 tokens (MemoryError: out of memory)" in one_line(err)
+    assert "identical" in out
+    assert "failed after 0 tokens" in out
+    assert json.loads(file.read_text())["rows"][1]["verdict"] == "invalid"
     assert parity(checkpoint, "--debug") == 3
     assert "Traceback" in capsys.readouterr().err
 
@@ -155,7 +164,7 @@ def test_a_crashed_path_exits_3_leaves_no_output_and_hides_the_traceback_unless_
         (("--noise-bound", "nan"), "nan; give a number of 0 or more"),
         (("-n", "600"), "exceed the context of 512"),
         (("--paths", "cli,paged2"), "paged2: no such path"),
-        (("--dtype", "float16"), "float16 on a CPU"),
+        (("--dtype", "float16"), "float16 is unusable on a CPU"),
         (("--dtype", "float8"), "float8"),
         (("--weights", "tiny"), "tiny"),
         (("--json", "/nonexistent/folder/x.json"), "cannot be written"),

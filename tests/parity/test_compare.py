@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mlxcel_engine.parity.compare import NOISE_BOUNDS, compare
 from mlxcel_engine.parity.stream import Stream
-from tests.parity import Pair, apart, greedy, has_nan, pairs, reference, rows_of, stream_of
+from tests.parity.reference import Pair, apart, greedy, has_nan, pairs, reference, rows_of, stream_of
 
 BOUND = 0.5
 QUICK = settings(deadline=None, max_examples=150)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import mlx.core as mx
 import pytest
@@ -14,69 +13,16 @@ from mlxcel_engine.parity.gate import judge
 from mlxcel_engine.parity.run import ParityOptions, run_parity
 from mlxcel_engine.paths import PathRun, all_paths
 from mlxcel_engine.paths.engine import EnginePath
-from mlxcel_engine.prompts import Prompt, encode_prompt
+from mlxcel_engine.prompts import Prompt
+from tests.faults import FaultyEngine, Heard, here, row, run
 from tests.loaded import tiny_loaded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mlxcel_engine.loader.load import LoadedModel
-    from mlxcel_engine.paths import DecodePath, PathRequest, TokenStep
-    from mlxcel_engine.records.parity import ParityRecord, ParityRow
-
-
-@dataclass
-class Heard:
-    """An observer that keeps what it hears."""
-
-    phases: list[str] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-
-    def path_started(self, case: str, prompt: str, path: str, max_tokens: int) -> None:
-        self.phases.append(f"{case} {prompt} {path} {max_tokens}")
-
-    def token(self, count: int) -> None:
-        self.tokens.append(count)
-
-
-@contextmanager
-def scaled_projection(model: Any, factor: float, layer: int) -> Iterator[None]:
-    """Scale one layer's output projection while the context is open."""
-    projection = model.layers[layer].self_attn.o_proj
-    weight = projection.weight
-    projection.weight = weight * factor
-    try:
-        yield
-    finally:
-        projection.weight = weight
-
-
-class FaultyEngine(EnginePath):
-    """The engine path with one layer's output projection scaled."""
-
-    def __init__(self, factor: float, layer: int = 1) -> None:
-        self.factor, self.layer = factor, layer
-
-    def run(self, loaded: LoadedModel, request: PathRequest) -> PathRun:
-        run = super().run(loaded, request)
-
-        def steps() -> Iterator[TokenStep]:
-            with scaled_projection(loaded.model, self.factor, self.layer):
-                yield from run.steps
-
-        return PathRun(steps(), run.evidence)
-
-
-def run(
-    loaded: LoadedModel, paths: list[DecodePath] | None = None, text: str = "two roads diverged", **options: Any
-) -> ParityRecord:
-    prompt = encode_prompt(loaded.tokenizer, "p", text, chat=False)
-    settings = ParityOptions(max_tokens=options.pop("n", 24), prefill_chunk=options.pop("chunk", 2048), **options)
-    return run_parity(loaded, [prompt], paths or all_paths(), settings, Heard(), lambda _: None)
-
-
-def row(record: ParityRecord, left: str, right: str) -> ParityRow:
-    return next(r for r in record.rows if (r.left, r.right) == (left, right))
+    from mlxcel_engine.paths import PathRequest, TokenStep
+    from mlxcel_engine.records.parity import ParityRecord
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "mixtral", "gemma2", "lfm2", "llama-sliding"])
@@ -169,10 +115,14 @@ def test_evidence_is_counted_not_assumed() -> None:
     assert cli is not None
     assert (engine.storage, engine.attention_calls) == ("dense", 3 * (2 + 3))  # layers * (prompt pieces + decodes)
     assert (engine.decode_forwards, cli.decode_forwards) == (3, 4)  # ours does not look past the last token
-    assert (cli.storage, cli.attention_calls) == ("mlx-lm caches", None)
+    assert (cli.storage, cli.attention_calls) == ("mlx-lm KVCache", None)
+    server = by_path["mlx-server"]
+    assert server is not None
+    assert server.storage == "mlx-lm BatchKVCache"
     lfm2 = next(s for s in run(tiny_loaded("lfm2"), n=2).streams if s.path == "engine").evidence
     assert lfm2 is not None
     assert lfm2.attention_calls is None
+    assert lfm2.storage == "mlx-lm ArraysCache+KVCache"
     assert any("row by row" in note for note in lfm2.notes)
 
 
@@ -202,6 +152,26 @@ def test_a_path_that_skips_a_part_of_the_prompt_is_invalid() -> None:
     assert judge(record.rows).exit_code == 1
 
 
+def test_a_path_that_feeds_other_ids_is_found_by_what_the_model_got() -> None:
+    class Swapping(EnginePath):
+        def run(self, loaded: LoadedModel, request: PathRequest) -> PathRun:
+            ids = request.prompt.ids
+            return super().run(loaded, replace(request, prompt=replace(request.prompt, ids=(*ids[1::-1], *ids[2:]))))
+
+    record = run(tiny_loaded(), [all_paths()[0], Swapping()])
+    assert [(r.verdict, r.reason) for r in record.rows] == [("invalid", "the prompt ids differ")]
+
+
+def test_nan_logits_never_pass() -> None:
+    loaded = tiny_loaded()
+    record = run(loaded, [all_paths()[0], FaultyEngine(float("nan"))], n=4)
+    assert record.rows[0].verdict == "diverged"
+    loaded.model.layers[1].self_attn.o_proj.weight *= float("nan")
+    record = run(loaded, n=4)
+    assert {r.verdict for r in record.rows} == {"drift"}
+    assert judge(record.rows).exit_code == 1
+
+
 def test_a_crashed_path_is_named() -> None:
     class Crashing(EnginePath):
         def run(self, loaded: LoadedModel, request: PathRequest) -> PathRun:
@@ -214,6 +184,16 @@ def test_a_crashed_path_is_named() -> None:
 
     with pytest.raises(RunError, match=r"path engine failed after 1 tokens \(ValueError: broken pipe\)"):
         run(tiny_loaded(), [Crashing()])
+    loaded = tiny_loaded()
+    settings = ParityOptions(4, 2048)
+    prompt = Prompt("p", "p", (1, 2, 3), chat=False)
+    outcome = run_parity(here(), loaded, [prompt], [Crashing(), *all_paths()[:2]], settings, Heard(), lambda _: None)
+    assert [(r.left, r.right, r.verdict) for r in outcome.record.rows] == [
+        ("cli", "mlx-server", "identical"),
+        ("cli", "engine", "invalid"),
+        ("mlx-server", "engine", "invalid"),
+    ]
+    assert "broken pipe" in outcome.record.rows[1].reason
 
 
 def test_the_record_is_saved_after_every_prompt() -> None:
@@ -221,7 +201,7 @@ def test_the_record_is_saved_after_every_prompt() -> None:
     prompts = [Prompt(name, name, tuple(range(length)), chat=False) for name, length in (("a", 3), ("b", 12))]
     saved: list[ParityRecord] = []
     heard = Heard()
-    run_parity(loaded, prompts, all_paths(), ParityOptions(4, 2048), heard, saved.append)
+    run_parity(here(), loaded, prompts, all_paths(), ParityOptions(4, 2048), heard, saved.append)
     assert [len(record.rows) for record in saved] == [3, 6]
     assert heard.phases[0] == "greedy a cli 4"
     assert heard.tokens[:4] == [1, 2, 3, 4]
@@ -247,12 +227,7 @@ def test_the_model_is_left_as_it_was() -> None:
 
 class _Raising(EnginePath):
     def run(self, loaded: LoadedModel, request: PathRequest) -> PathRun:
-        real = super().run(loaded, request)
+        def raising(logprobs: mx.array) -> mx.array:
+            raise RuntimeError("stop here")
 
-        def steps() -> Iterator[TokenStep]:
-            for step in real.steps:
-                mx.eval(step.logprobs)
-                raise RuntimeError("stop here")
-            yield from ()
-
-        return PathRun(steps(), real.evidence)
+        return super().run(loaded, replace(request, sampler=raising))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxcel_engine.parity.stream import Stream, is_bitwise, step_difference
-from tests.parity import Row, apart
+from tests.parity.reference import Row, apart
 
 VALUES = st.sampled_from([0.0, -0.0, -0.25, -0.5, -1.0, -7.5, -inf, nan]) | st.floats(-30, 0, width=32)
 PAIRS = st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=6)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 
 from mlxcel_engine.engine.kv.store import KvCounters
-from mlxcel_engine.engine.kv.view import KvBatchView
+from mlxcel_engine.engine.kv.view import ViewForward
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,45 +15,42 @@ if TYPE_CHECKING:
     from mlxcel_engine.engine.types import SequenceId
 
 _STEP = 256  # tokens; slabs are multiples of it
-_FIRST_RESERVE = 4096  # tokens; a longer hint is not believed until the sequence gets there
-
-
-def _round_up(tokens: int) -> int:
-    return -(-tokens // _STEP) * _STEP
+_LARGEST_RESERVE = 1024  # tokens; a longer hint is not believed until the sequence gets there
 
 
 class Slab:
     """The keys and values of one sequence: per layer ``[1, Hkv, capacity, D]`` in the model's dtype.
 
-    ``length`` tokens are held. Writing past it overwrites what an uncommitted forward left there.
+    ``length`` tokens are committed. What lies behind them is overwritten by the next :meth:`write`.
     """
 
-    def __init__(self, layers: int, reserve: int, counters: KvCounters) -> None:
+    def __init__(self, layers: int, expected: int, counters: KvCounters) -> None:
         self.length = 0
-        self._reserve = min(reserve, _FIRST_RESERVE)
+        self._expected = expected
         self._keys: list[mx.array | None] = [None] * layers
         self._values: list[mx.array | None] = [None] * layers
         self._counters = counters
 
     def write(self, layer: int, keys: mx.array, values: mx.array) -> None:
-        """Append ``[1, Hkv, L, D]`` at ``length`` without committing it."""
+        """Store ``[1, Hkv, L, D]`` behind the committed tokens."""
         stop = self.length + keys.shape[2]
         old_keys, old_values = self._keys[layer], self._values[layer]
         if old_keys is None or old_values is None or stop > old_keys.shape[2]:
+            self._counters.grown += old_keys is not None
             old_keys, old_values = self._grow(old_keys, keys, stop), self._grow(old_values, values, stop)
         old_keys[..., self.length : stop, :] = keys
         old_values[..., self.length : stop, :] = values
         self._keys[layer], self._values[layer] = old_keys, old_values
 
     def _grow(self, held: mx.array | None, new: mx.array, needed: int) -> mx.array:
-        """Return a slab for at least ``needed`` tokens: the reserve at first, later half as much again."""
+        """Return a slab for at least ``needed`` tokens: as long as expected at first, later half as much again."""
+        capacity = max(needed, self._expected if held is None else held.shape[2] * 3 // 2)
         batch, heads, _, width = new.shape
+        room = -(-capacity // _STEP) * _STEP
         if held is None:
-            return mx.zeros((batch, heads, _round_up(max(needed, self._reserve)), width), dtype=new.dtype)
-        self._counters.grown += 1
-        capacity = _round_up(max(needed, held.shape[2] * 3 // 2))
-        room = mx.zeros((batch, heads, capacity - self.length, width), dtype=new.dtype)
-        return mx.concatenate([held[..., : self.length, :], room], axis=2)
+            return mx.zeros((batch, heads, room, width), dtype=new.dtype)
+        empty = mx.zeros((batch, heads, room - self.length, width), dtype=new.dtype)
+        return mx.concatenate([held[..., : self.length, :], empty], axis=2)
 
     def read(self, layer: int, length: int) -> tuple[mx.array, mx.array]:
         """Return the first ``length`` keys and values, ``[1, Hkv, length, D]``; a slice, no copy."""
@@ -67,31 +64,53 @@ class Slab:
         return [array for array in (*self._keys, *self._values) if array is not None]
 
 
+class _SlabRows:
+    """The slabs of one forward. Implements :class:`~mlxcel_engine.engine.kv.view.RowsKv`."""
+
+    def __init__(self, slabs: list[Slab]) -> None:
+        self._slabs = slabs
+
+    @property
+    def lengths(self) -> list[int]:
+        return [slab.length for slab in self._slabs]
+
+    def append(self, layer: int, keys: mx.array, values: mx.array) -> None:
+        if len(self._slabs) == 1:
+            self._slabs[0].write(layer, keys, values)
+            return
+        for row, slab in enumerate(self._slabs):
+            slab.write(layer, keys[row : row + 1], values[row : row + 1])
+
+    def read(self, layer: int, row: int, length: int) -> tuple[mx.array, mx.array]:
+        return self._slabs[row].read(layer, length)
+
+    def commit(self, tokens: int) -> None:
+        for slab in self._slabs:
+            slab.length += tokens
+
+
 class DenseKv:
     """A slab per sequence. Implements :class:`~mlxcel_engine.engine.kv.store.KvStore`."""
 
     name = "dense"
+    batched = True
 
     def __init__(self, layers: int) -> None:
         self.counters = KvCounters()
         self._layers = layers
         self._slabs: dict[SequenceId, Slab] = {}
 
-    def create(self, sequence: SequenceId, reserve: int) -> None:
+    def create(self, sequence: SequenceId, tokens: int, reserve: int) -> None:
         """See :meth:`KvStore.create`."""
-        self._slabs[sequence] = Slab(self._layers, reserve, self.counters)
+        self._slabs[sequence] = Slab(self._layers, tokens + min(reserve, _LARGEST_RESERVE), self.counters)
 
     def drop(self, sequence: SequenceId) -> None:
         """See :meth:`KvStore.drop`."""
         del self._slabs[sequence]
 
-    def length(self, sequence: SequenceId) -> int:
-        """See :meth:`KvStore.length`."""
-        return self._slabs[sequence].length
-
-    def view(self, rows: Sequence[SequenceId]) -> KvBatchView:
-        """See :meth:`KvStore.view`."""
-        return KvBatchView([self._slabs[row] for row in rows], self._layers, self.counters)
+    def forward(self, rows: Sequence[SequenceId], tokens: int) -> ViewForward:
+        """See :meth:`KvStore.forward`."""
+        return ViewForward(_SlabRows([self._slabs[row] for row in rows]), self._layers, tokens, self.counters)
 
     def arrays(self, sequence: SequenceId) -> list[mx.array]:
         """See :meth:`KvStore.arrays`."""

@@ -1,95 +1,118 @@
-"""What a model's attention sees of the KV storage during one forward."""
+"""What a model's attention sees of our KV storage during one forward."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import mlx.core as mx
-from mlx_lm.models.base import create_causal_mask
 
 from mlxcel_engine.errors import EngineError
 
 if TYPE_CHECKING:
-    from mlxcel_engine.engine.kv.dense import Slab
     from mlxcel_engine.engine.kv.store import KvCounters
 
 
-class KvBatchView:
-    """One forward over some rows: their offsets, and a :class:`LayerView` per layer in ``layers``.
+class RowsKv(Protocol):
+    """The storage of the rows of one forward: written past their lengths, read with what was written."""
 
-    The lengths of the sequences change only in :meth:`commit`, so a forward that raises leaves them as they were.
-    """
+    @property
+    def lengths(self) -> list[int]:
+        """Committed tokens of each row."""
+        ...
 
-    def __init__(self, slabs: list[Slab], layers: int, counters: KvCounters) -> None:
-        self.slabs = slabs
-        self.counters = counters
-        lengths = {slab.length for slab in slabs}
-        self.offset: int | mx.array = lengths.pop() if len(lengths) == 1 else mx.array([s.length for s in slabs])
-        self.layers = [LayerView(self, layer) for layer in range(layers)]
+    def append(self, layer: int, keys: mx.array, values: mx.array) -> None:
+        """Store ``[B, Hkv, L, D]`` behind the committed tokens of each row, to be overwritten unless committed."""
+        ...
+
+    def read(self, layer: int, row: int, length: int) -> tuple[mx.array, mx.array]:
+        """Return the first ``length`` keys and values of a row, ``[1, Hkv, length, D]``."""
+        ...
 
     def commit(self, tokens: int) -> None:
-        """Count ``tokens`` more in every row; call it once, after the model returned."""
-        for slab in self.slabs:
-            slab.length += tokens
+        """Count ``tokens`` more in each row."""
+        ...
+
+
+class ViewForward:
+    """A forward through :class:`LayerView` objects. Implements :class:`~mlxcel_engine.engine.kv.store.KvForward`."""
+
+    def __init__(self, rows: RowsKv, layers: int, tokens: int, counters: KvCounters) -> None:
+        self.rows = rows
+        self.tokens = tokens
+        self.counters = counters
+        lengths = rows.lengths
+        self.count = len(lengths)
+        self.offset: int | mx.array = lengths[0] if len(set(lengths)) == 1 else mx.array(lengths)
+        self.totals = [length + tokens for length in lengths]
+        self.caches = [LayerView(self, layer) for layer in range(layers)]
+
+    def commit(self) -> None:
+        """See :meth:`KvForward.commit`."""
+        for layer, view in enumerate(self.caches):
+            if not view.attended:
+                raise EngineError(f"layer {layer} did not attend through its KV view; step this family row by row")
+        self.rows.commit(self.tokens)
 
 
 class LayerView:
     """Stands where ``mlx-lm``'s cache object of one layer would stand.
 
-    A single row behaves as ``KVCache`` does. Of several rows each attends over its own exact length.
+    A single row behaves as ``KVCache`` does. Several rows take one token each, and each attends over its own exact
+    length.
     """
 
-    def __init__(self, batch: KvBatchView, layer: int) -> None:
-        self._batch = batch
+    def __init__(self, forward: ViewForward, layer: int) -> None:
+        self._forward = forward
         self._layer = layer
-        self._handed: tuple[mx.array, mx.array] | None = None
+        self._returned: tuple[mx.array, mx.array] | None = None
+        self.attended = False
 
     @property
     def offset(self) -> int | mx.array:
         """Tokens before this forward: a number when all rows agree, else int32 ``[B]``."""
-        return self._batch.offset
+        return self._forward.offset
 
-    def make_mask(
-        self, length: int, return_array: bool = False, window_size: int | None = None
-    ) -> mx.array | str | None:
-        """Return the mask for ``length`` new tokens, as ``KVCache`` makes it; several rows decode without one."""
-        if len(self._batch.slabs) > 1:
-            if length > 1 or window_size is not None:
-                raise EngineError("several rows decode one token each, without a window")
-            return None
+    def make_mask(self, length: int, return_array: bool = False, window_size: int | None = None) -> str | None:
+        """Return the mask for ``length`` new tokens, as ``KVCache`` makes it.
+
+        Raises:
+            EngineError: an array or a window is asked for, which none of the families needs that we batch.
+
+        """
         if window_size is not None or (return_array and length > 1):
-            mask: mx.array = create_causal_mask(length, self._batch.slabs[0].length, window_size=window_size)
-            return mask
+            raise EngineError("a KV view makes no mask array; step this family row by row")
         return None if length == 1 else "causal"
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Append ``[B, Hkv, L, D]`` and return what :meth:`owns` recognises: for one row, all its keys and values."""
-        first, *others = self._batch.slabs
-        if not others:
-            first.write(self._layer, keys, values)
-            self._handed = first.read(self._layer, first.length + keys.shape[2])
-        else:
-            for row, slab in enumerate(self._batch.slabs):
-                slab.write(self._layer, keys[row : row + 1], values[row : row + 1])
-            self._handed = (keys, values)
-        return self._handed
+        forward = self._forward
+        forward.rows.append(self._layer, keys, values)
+        one = forward.count == 1
+        self._returned = forward.rows.read(self._layer, 0, forward.totals[0]) if one else (keys, values)
+        return self._returned
 
     def owns(self, keys: mx.array, values: mx.array) -> bool:
-        """Whether these are the very arrays that :meth:`update_and_fetch` returned last."""
-        return self._handed is not None and self._handed[0] is keys and self._handed[1] is values
+        """Whether these are the very arrays that :meth:`update_and_fetch` returned."""
+        return self._returned is not None and self._returned[0] is keys and self._returned[1] is values
 
     def attend(self, queries: mx.array, scale: float, mask: mx.array | str | None, sinks: mx.array | None) -> mx.array:
-        """Attend ``queries`` ``[B, Hq, L, D]`` over every key held, the new ones included; ``[B, Hq, L, D]``."""
-        handed, self._handed = self._handed, None  # a reference kept here would make the next append a copy
-        counters, slabs = self._batch.counters, self._batch.slabs
-        counters.attention_calls += 1
-        if handed is not None and len(slabs) == 1:
-            return mx.fast.scaled_dot_product_attention(queries, *handed, scale=scale, mask=mask, sinks=sinks)
-        length = queries.shape[2]
-        rows = [
-            mx.fast.scaled_dot_product_attention(
-                queries[row : row + 1], *slab.read(self._layer, slab.length + length), scale=scale, sinks=sinks
-            )
-            for row, slab in enumerate(slabs)
-        ]
+        """Attend ``queries`` ``[B, Hq, L, D]`` over all keys held, the new ones included; returns the same shape.
+
+        Raises:
+            EngineError: several rows with a mask or with more than one token each.
+
+        """
+        forward, returned = self._forward, self._returned
+        self._returned = None  # a reference kept here would turn the next append into a copy
+        self.attended = True
+        forward.counters.attention_calls += 1
+        if forward.count == 1 and returned is not None:
+            return mx.fast.scaled_dot_product_attention(queries, *returned, scale=scale, mask=mask, sinks=sinks)
+        if mask is not None or queries.shape[2] != 1:
+            raise EngineError("several rows decode one token each, without a mask; step this family row by row")
+        rows = []
+        for row, total in enumerate(forward.totals):
+            keys, values = forward.rows.read(self._layer, row, total)
+            query = queries[row : row + 1]
+            rows.append(mx.fast.scaled_dot_product_attention(query, keys, values, scale=scale, sinks=sinks))
         return mx.concatenate(rows, axis=0)

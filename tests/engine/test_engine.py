@@ -1,0 +1,215 @@
+"""The engine's contract: what it refuses, what an error leaves behind, and that mlx-lm's own loops are unaffected."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx_lm.generate import generate_step
+
+from mlxcel_engine.engine import Engine, Piece, SequenceId, SequenceSpec, StepBatch, StopRules, generate
+from mlxcel_engine.engine import attention as dispatch
+from mlxcel_engine.engine.kv.dense import DenseKv
+from mlxcel_engine.errors import EngineError
+from tests.tiny import tiny_model
+
+PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
+
+
+def opened(engine: Engine, prompt: tuple[int, ...] = PROMPT, **spec: Any) -> SequenceId:
+    sequence = engine.open(SequenceSpec(prompt, **spec))
+    for piece in engine.plan(sequence).pieces:
+        engine.prefill(sequence, piece)
+    return sequence
+
+
+def solo(model: Any, steps: int, prompt: tuple[int, ...] = PROMPT) -> list[int]:
+    return [int(token) for token, _ in generate_step(mx.array(prompt), model, max_tokens=steps)]
+
+
+def steps(engine: Engine, sequence: SequenceId, number: int) -> list[int]:
+    return [engine.step(StepBatch((sequence,))).rows[0].token for _ in range(number)]
+
+
+def test_what_cannot_be_done_is_refused_and_names_the_sequence() -> None:
+    engine = Engine(tiny_model("llama"))
+    with pytest.raises(EngineError, match="at least one prompt token"):
+        SequenceSpec(())
+    with pytest.raises(EngineError, match="no sequence twice"):
+        StepBatch((SequenceId(1), SequenceId(1)))
+    with pytest.raises(EngineError, match="at least one row"):
+        StepBatch(())
+    sequence = engine.open(SequenceSpec(PROMPT, chunk=4))
+    with pytest.raises(EngineError, match=f"sequence {sequence}: 0 of 7 prompt tokens"):
+        engine.step(StepBatch((sequence,)))
+    for piece in (Piece(4, 7), Piece(0, 3), Piece(0, 8)):
+        with pytest.raises(EngineError, match=f"sequence {sequence}: piece .* is not next"):
+            engine.prefill(sequence, piece)
+    engine.prefill(sequence, Piece(0, 4))
+    with pytest.raises(EngineError, match="is not next"):
+        engine.prefill(sequence, Piece(0, 4))
+    engine.close(sequence)
+    for call in (engine.plan, engine.close, lambda s: engine.step(StepBatch((s,)))):
+        with pytest.raises(EngineError, match=f"sequence {sequence} is not open"):
+            call(sequence)
+
+
+def test_a_closed_sequence_tells_what_it_did_and_frees_its_storage() -> None:
+    engine = Engine(tiny_model("llama"))
+    sequence = opened(engine, chunk=3)
+    steps(engine, sequence, 5)
+    closed = engine.close(sequence)
+    assert (closed.forwarded, str(closed.plan)) == (12, "[0,3)+[3,6)+[6,7)+[7,8)")
+    assert isinstance(engine._kv, DenseKv)
+    assert engine._kv._slabs == {}
+
+
+@pytest.mark.parametrize("name", ["llama", "lfm2"])
+def test_closing_while_a_step_is_queued_disturbs_nobody(name: str) -> None:
+    model = tiny_model(name)
+    engine = Engine(model)
+    gone, stays = opened(engine, (7, 7)), opened(engine)
+    pending = engine.submit(StepBatch((gone, stays)))
+    ahead = engine.submit(StepBatch((gone, stays)))
+    engine.close(gone)
+    tokens = [engine.collect(p).rows[1].token for p in (pending, ahead)]
+    assert tokens + steps(engine, stays, 4) == solo(model, 6)
+
+
+def test_a_sampler_that_fails_leaves_every_row_as_it_was() -> None:
+    model = tiny_model("llama")
+    engine = Engine(model)
+    calls: list[int] = []
+
+    def moody(logprobs: mx.array) -> mx.array:
+        calls.append(1)
+        if len(calls) == 3:
+            raise ValueError("not now")
+        return mx.argmax(logprobs, axis=-1)
+
+    moody_row, steady = opened(engine, sampler=moody), opened(engine, (2, 7, 1, 8))
+    batch = StepBatch((steady, moody_row))
+    seen = [engine.step(batch) for _ in range(2)]
+    with pytest.raises(ValueError, match="not now"):
+        engine.step(batch)
+    seen += [engine.step(batch) for _ in range(3)]
+    assert [output.rows[1].token for output in seen] == solo(model, 5)
+    assert [output.rows[0].token for output in seen] == solo(model, 5, (2, 7, 1, 8))
+
+
+def test_a_forward_that_fails_leaves_dense_rows_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama")
+    engine = Engine(model)
+    sequence = opened(engine)
+    first = steps(engine, sequence, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(model.layers[2].mlp), "__call__", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            engine.step(StepBatch((sequence,)))
+    assert first + steps(engine, sequence, 4) == solo(model, 6)
+
+
+def test_a_forward_that_fails_half_way_ends_a_row_on_mlx_lms_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("lfm2")
+    engine = Engine(model)
+    broken, other = opened(engine), opened(engine, (5, 5, 5))
+    with monkeypatch.context() as patch:
+        patch.setattr(type(model.layers[2]), "__call__", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            engine.step(StepBatch((broken,)))
+    with pytest.raises(EngineError, match=f"sequence {broken}: a forward failed half-way"):
+        engine.step(StepBatch((broken,)))
+    engine.close(broken)
+    assert steps(engine, other, 3) == solo(model, 3, (5, 5, 5))
+
+
+def test_a_sampler_of_the_wrong_shape_is_named() -> None:
+    engine = Engine(tiny_model("llama"))
+    sequence = opened(engine, sampler=lambda logprobs: mx.argmax(logprobs, axis=-1, keepdims=True))
+    with pytest.raises(EngineError, match=rf"sequence {sequence}: its sampler returned shape \(1, 1\)"):
+        engine.step(StepBatch((sequence,)))
+
+
+def test_each_row_is_drawn_by_its_own_sampler() -> None:
+    engine = Engine(tiny_model("llama"))
+
+    def forced(token: int) -> Any:
+        return lambda _: mx.array([token], dtype=mx.uint32)
+
+    rows = tuple(opened(engine, sampler=forced(token)) for token in (11, 12, 13))
+    assert [row.token for row in engine.step(StepBatch(rows[::-1])).rows] == [13, 12, 11]
+
+
+def test_attention_that_goes_around_the_view_is_an_error_not_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama")
+    engine = Engine(model)
+    rows = (opened(engine), opened(engine, (2, 7)))
+    module = sys.modules[type(model).__module__]
+    monkeypatch.setattr(module, "scaled_dot_product_attention", dispatch._original)
+    with pytest.raises(EngineError, match="layer 0 did not attend through its KV view"):
+        engine.step(StepBatch(rows))
+
+
+def test_altered_keys_are_an_error_not_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama")
+    engine = Engine(model)
+    sequence = opened(engine)
+    module = sys.modules[type(model).__module__]
+
+    def altering(q: mx.array, k: mx.array, v: mx.array, **settings: Any) -> mx.array:
+        return dispatch.dispatch_attention(q, k * 1.0, v, **settings)
+
+    monkeypatch.setattr(module, "scaled_dot_product_attention", altering)
+    with pytest.raises(EngineError, match="alters keys"):
+        engine.step(StepBatch((sequence,)))
+
+
+def test_a_slab_grows_by_halves_and_a_long_prompt_gets_its_room_at_once() -> None:
+    model = tiny_model("llama")
+    engine = Engine(model)
+    prompt = tuple(int(i) for i in np.random.default_rng(0).integers(0, 300, 300))
+    sequence = opened(engine, prompt, chunk=64, reserve=0)
+    assert engine.counters.grown == 0
+    tokens = steps(engine, sequence, 250)
+    assert engine.counters.grown == 3  # once in each of the three layers
+    assert tokens == solo(model, 250, prompt)
+
+
+def test_zero_tokens_forward_nothing_and_an_abandoned_iteration_closes_its_sequence() -> None:
+    engine = Engine(tiny_model("llama"))
+    assert list(generate(engine, SequenceSpec(PROMPT), StopRules(frozenset(), 0))) == []
+    assert engine.counters.attention_calls == 0
+    iteration = generate(engine, SequenceSpec(PROMPT), StopRules(frozenset(), 5))
+    next(iteration)
+    assert len(engine._sequences) == 1
+    iteration.close()  # type: ignore[attr-defined]  # a generator
+    assert len(engine._sequences) == 0
+
+
+UNAFFECTED = """
+import mlxcel_engine, mlx.core as mx, numpy as np
+from mlx_lm.generate import generate_step
+from tests.tiny import tiny_model
+def run(model):
+    steps = generate_step(mx.array([3, 1, 4, 1]), model, max_tokens=8)
+    return b"".join(np.array(logprobs).tobytes() for _, logprobs in steps)
+model = tiny_model("{name}")
+before = run(model)
+from mlxcel_engine.engine import Engine
+from mlxcel_engine.engine import attention
+Engine(model)
+assert run(model) == before
+print(attention._original is not __import__("sys").modules[type(model).__module__].scaled_dot_product_attention)
+"""
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "lfm2"])
+def test_mlx_lms_own_loop_gives_the_same_bits_before_and_after_the_dispatch_is_installed(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", UNAFFECTED.format(name=name)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "True"

@@ -31,8 +31,8 @@ class PathRequest:
 class TokenStep:
     """One generated token, the logprobs ``[V]`` (nats, lazy) it was sampled from, and the text that it completed.
 
-    The ending EOS is a step of its own; its text is at most what a detokenizer had held back. The last step has a ``finish_reason``:
-    ``stop`` or ``length``.
+    The ending EOS is a step of its own; its text is at most what a detokenizer had held back. The last step has a
+    ``finish_reason``: ``stop`` or ``length``.
     """
 
     token: int

@@ -31,8 +31,8 @@ class PathRequest:
 class TokenStep:
     """One generated token, the logprobs ``[V]`` (nats, lazy) it was sampled from, and the text that it completed.
 
-    The ending EOS is a step of its own with an empty share of the text. The last step has a ``finish_reason``:
-    ``stop`` or ``length``.
+    The ending EOS is a step of its own without text of its own; text that was held back before comes with it. The
+    last step has a ``finish_reason``: ``stop`` or ``length``.
     """
 
     token: int

@@ -87,6 +87,7 @@ def test_without_stops_the_pieces_are_the_detokenizers_own(name: str, text: str)
 
 @QUICK
 @given(st.text("abc", max_size=12), STOPS)
+@example("abca", ("abca", "bc"))
 def test_the_first_stop_of_a_text(text: str, stops: tuple[str, ...]) -> None:
     found = first_stop(text, stops)
     assert cut(text, stops) == ((text, None) if found is None else (text[: found[0]], found[1]))
@@ -150,16 +151,20 @@ def test_the_last_token_and_the_flush_can_be_one_piece() -> None:
     assert [stream.push(first), stream.finish(last), stream.finish()] == ["a", "z", ""]
 
 
+def test_two_stop_strings_in_one_token_are_told_apart_as_if_they_came_letter_by_letter() -> None:
+    stream = TextStream(bpe().detokenizer, ("abc", "b"))
+    assert streamed(stream, ids_of(bpe(), "abc")) == ["a"]
+    assert stream.stop_string == "b"
+
+
 def test_a_finished_stream_takes_no_token() -> None:
-    for stops in ((), ("a",)):
-        stream = TextStream(bytes_only().detokenizer, stops)
-        (token,) = bytes_only().encode("a")
-        stream.push(token)
-        assert stream.finish() == ""
-        with pytest.raises(EngineError, match=f"token {token} came after the end"):
-            stream.push(token)
-        with pytest.raises(EngineError, match=f"token {token} came after the end"):
-            stream.finish(token)
+    (token,) = bytes_only().encode("a")
+    ended, stopped = TextStream(bytes_only().detokenizer), TextStream(bytes_only().detokenizer, ("a",))
+    assert ended.finish() == stopped.push(token) == ""
+    for stream in (ended, stopped):
+        for call in (stream.push, stream.finish):
+            with pytest.raises(EngineError, match=f"token {token} came after the end"):
+                call(token)
 
 
 class Leaky(TextStream):

@@ -28,6 +28,8 @@ ALLOWED: dict[str, set[str]] = {
 WITHOUT_MLX = [
     "mlxcel_engine.engine.plan",
     "mlxcel_engine.engine.finish",
+    "mlxcel_engine.engine.progress",
+    "mlxcel_engine.engine.text",
     "mlxcel_engine.parity.compare",
     "mlxcel_engine.parity.gate",
     "mlxcel_engine.parity.stream",

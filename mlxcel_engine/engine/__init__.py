@@ -11,10 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mlxcel_engine.engine.engine import Engine
-    from mlxcel_engine.engine.finish import FinishReason, StopRules, finish_step
+    from mlxcel_engine.engine.finish import (
+        Finish,
+        FinishDetail,
+        FinishReason,
+        LoopRule,
+        StopRules,
+        finish_step,
+        token_budget,
+    )
     from mlxcel_engine.engine.plan import DEFAULT_CHUNK, Piece, PrefillPlan
+    from mlxcel_engine.engine.progress import RowProgress, RowStep
     from mlxcel_engine.engine.sampling import RowSampler, greedy
     from mlxcel_engine.engine.single import GeneratedToken, generate
+    from mlxcel_engine.engine.text import Detokenizer, TextStream
     from mlxcel_engine.engine.types import (
         ClosedSequence,
         PendingStep,
@@ -29,36 +39,52 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_CHUNK",
     "ClosedSequence",
+    "Detokenizer",
     "Engine",
+    "Finish",
+    "FinishDetail",
     "FinishReason",
     "GeneratedToken",
+    "LoopRule",
     "PendingStep",
     "Piece",
     "PrefillOutcome",
     "PrefillPlan",
     "RowOutput",
+    "RowProgress",
     "RowSampler",
+    "RowStep",
     "SequenceId",
     "SequenceSpec",
     "StepBatch",
     "StepOutput",
     "StopRules",
+    "TextStream",
     "finish_step",
     "generate",
     "greedy",
+    "token_budget",
 ]
 
 _MODULES = {
     "engine": ("Engine",),
     "finish": (
+        "Finish",
+        "FinishDetail",
         "FinishReason",
+        "LoopRule",
         "StopRules",
         "finish_step",
+        "token_budget",
     ),
     "plan": (
         "DEFAULT_CHUNK",
         "Piece",
         "PrefillPlan",
+    ),
+    "progress": (
+        "RowProgress",
+        "RowStep",
     ),
     "sampling": (
         "RowSampler",
@@ -67,6 +93,10 @@ _MODULES = {
     "single": (
         "GeneratedToken",
         "generate",
+    ),
+    "text": (
+        "Detokenizer",
+        "TextStream",
     ),
     "types": (
         "ClosedSequence",

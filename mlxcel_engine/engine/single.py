@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mlxcel_engine.engine.finish import FinishReason, StopRules, finish_step
+from mlxcel_engine.engine.finish import token_budget
+from mlxcel_engine.engine.progress import RowProgress
 from mlxcel_engine.engine.types import SequenceSpec, StepBatch
 
 if TYPE_CHECKING:
@@ -14,23 +15,41 @@ if TYPE_CHECKING:
     import mlx.core as mx
 
     from mlxcel_engine.engine.engine import Engine
+    from mlxcel_engine.engine.finish import Finish, FinishReason, StopRules
+    from mlxcel_engine.engine.text import Detokenizer
 
 
 @dataclass(frozen=True)
 class GeneratedToken:
-    """A token, the logprobs ``[V]`` (nats) it was sampled from, and why the sequence ends with it, if it does."""
+    """A token, the logprobs ``[V]`` (nats) it was sampled from, its text, and why the sequence ends with it, if so."""
 
     token: int
     logprobs: mx.array
-    finish_reason: FinishReason | None
+    text: str
+    finish: Finish | None
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """The reason alone: ``stop``, ``length`` or None."""
+        return self.finish.reason if self.finish is not None else None
 
 
-def generate(engine: Engine, spec: SequenceSpec, rules: StopRules) -> Iterator[GeneratedToken]:
+def generate(
+    engine: Engine, spec: SequenceSpec, rules: StopRules, detokenizer: Detokenizer | None = None
+) -> Iterator[GeneratedToken]:
     """Yield the tokens of one sequence; the next forward is queued before a token is read.
 
-    Zero ``max_tokens`` yield nothing and forward nothing. The sequence is closed however the iteration ends.
+    Without a ``detokenizer`` the text is empty and ``rules`` may have no stop strings. Zero ``max_tokens`` yield
+    nothing and forward nothing. The sequence is closed however the iteration ends.
+
+    Raises:
+        EngineError: on the first iteration, before any forward: the prompt fills the context, or the rules have stop
+            strings and there is no detokenizer.
+
     """
-    if rules.max_tokens < 1:
+    budget = token_budget(len(spec.prompt), rules)
+    progress = RowProgress(rules, len(spec.prompt), detokenizer)
+    if budget == 0:
         return
     sequence = engine.open(spec)
     try:
@@ -38,12 +57,12 @@ def generate(engine: Engine, spec: SequenceSpec, rules: StopRules) -> Iterator[G
             engine.prefill(sequence, piece)
         batch = StepBatch((sequence,))
         pending = engine.submit(batch)
-        for generated in range(1, rules.max_tokens + 1):
-            ahead = engine.submit(batch) if generated < rules.max_tokens else None
+        for generated in range(1, budget + 1):
+            ahead = engine.submit(batch) if generated < budget else None
             (row,) = engine.collect(pending).rows
-            reason = finish_step(row.token, generated, rules)
-            yield GeneratedToken(row.token, row.logprobs, reason)
-            if reason is not None or ahead is None:
+            step = progress.advance(row.token)
+            yield GeneratedToken(row.token, row.logprobs, step.text, step.finish)
+            if step.finish is not None or ahead is None:
                 return
             pending = ahead
     finally:

@@ -37,17 +37,12 @@ class EnginePath:
 def _steps(engine: Engine, loaded: LoadedModel, request: PathRequest, log: ForwardLog) -> Iterator[TokenStep]:
     from mlx_lm.generate import wired_limit
 
-    detokenizer = loaded.tokenizer.detokenizer
     spec = SequenceSpec(request.prompt.ids, request.sampler, request.prefill_chunk, request.max_tokens)
     rules = StopRules(loaded.eos_ids, request.max_tokens)
     stream = mx.default_stream(mx.default_device())
     with wired_limit(loaded.model, [stream]), record_forwards(loaded.model, log):
-        for step in generate(engine, spec, rules):
-            if step.finish_reason != "stop":
-                detokenizer.add_token(step.token)
-            if step.finish_reason is not None:
-                detokenizer.finalize()
-            yield TokenStep(step.token, step.logprobs, detokenizer.last_segment, step.finish_reason)
+        for step in generate(engine, spec, rules, loaded.tokenizer.detokenizer):
+            yield TokenStep(step.token, step.logprobs, step.text, step.finish_reason)
 
 
 def _evidence(engine: Engine, log: ForwardLog, request: PathRequest) -> Evidence:

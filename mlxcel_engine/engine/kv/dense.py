@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
+from mlxcel_engine.engine.kv.detached import CopiedKv, check_adoptable, check_held
 from mlxcel_engine.engine.kv.store import KvCounters
 from mlxcel_engine.engine.kv.view import ViewForward
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mlxcel_engine.engine.kv.store import DetachedKv
     from mlxcel_engine.engine.types import SequenceId
 
 _STEP = 256  # tokens; slabs are multiples of it
@@ -67,8 +69,9 @@ class Slab:
 class _SlabRows:
     """The slabs of one forward. Implements :class:`~mlxcel_engine.engine.kv.view.RowsKv`."""
 
-    def __init__(self, slabs: list[Slab]) -> None:
+    def __init__(self, slabs: list[Slab], tokens: int) -> None:
         self._slabs = slabs
+        self._totals = [slab.length + tokens for slab in slabs]
 
     @property
     def lengths(self) -> list[int]:
@@ -81,8 +84,8 @@ class _SlabRows:
         for row, slab in enumerate(self._slabs):
             slab.write(layer, keys[row : row + 1], values[row : row + 1])
 
-    def read(self, layer: int, row: int, length: int) -> tuple[mx.array, mx.array]:
-        return self._slabs[row].read(layer, length)
+    def read(self, layer: int, row: int) -> tuple[mx.array, mx.array]:
+        return self._slabs[row].read(layer, self._totals[row])
 
     def commit(self, tokens: int) -> None:
         for slab in self._slabs:
@@ -110,7 +113,37 @@ class DenseKv:
 
     def forward(self, rows: Sequence[SequenceId], tokens: int) -> ViewForward:
         """See :meth:`KvStore.forward`."""
-        return ViewForward(_SlabRows([self._slabs[row] for row in rows]), self._layers, tokens, self.counters)
+        return ViewForward(_SlabRows([self._slabs[row] for row in rows], tokens), self._layers, tokens, self.counters)
+
+    def length(self, sequence: SequenceId) -> int:
+        """See :meth:`KvStore.length`."""
+        return self._slabs[sequence].length
+
+    def trim(self, sequence: SequenceId, tokens: int) -> None:
+        """See :meth:`KvStore.trim`."""
+        slab = self._slabs[sequence]
+        check_held(sequence, tokens, slab.length)
+        slab.length -= tokens
+
+    def snapshot(self, sequence: SequenceId, tokens: int) -> CopiedKv:
+        """See :meth:`KvStore.snapshot`; a copy."""
+        slab = self._slabs[sequence]
+        check_held(sequence, tokens, slab.length)
+        return CopiedKv.of([slab.read(layer, tokens) for layer in range(self._layers)], tokens)
+
+    def detach(self, sequence: SequenceId) -> CopiedKv:
+        """See :meth:`KvStore.detach`; a copy without the slab's spare room."""
+        kept = self.snapshot(sequence, self._slabs[sequence].length)
+        self.drop(sequence)
+        return kept
+
+    def adopt(self, sequence: SequenceId, kept: DetachedKv) -> None:
+        """See :meth:`KvStore.adopt`."""
+        slab = self._slabs[sequence]
+        copied = check_adoptable(sequence, slab.length, kept, CopiedKv)
+        for layer, (keys, values) in enumerate(copied.layers):
+            slab.write(layer, keys, values)
+        slab.length = kept.tokens
 
     def arrays(self, sequence: SequenceId) -> list[mx.array]:
         """See :meth:`KvStore.arrays`."""

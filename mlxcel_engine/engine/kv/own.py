@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
-from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache
 
+from mlxcel_engine.engine.kv.detached import check_adoptable, check_held
 from mlxcel_engine.engine.kv.store import KvCounters
 from mlxcel_engine.errors import EngineError
 
@@ -17,7 +19,25 @@ if TYPE_CHECKING:
 
     import mlx.nn as nn
 
+    from mlxcel_engine.engine.kv.store import DetachedKv
     from mlxcel_engine.engine.types import SequenceId
+
+
+@dataclass
+class OwnKv:
+    """The cache objects of a sequence. Implements :class:`DetachedKv`."""
+
+    caches: list[Any]
+    tokens: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all caches."""
+        return sum(cache.nbytes for cache in self.caches)
+
+    def release(self) -> None:
+        """Free the caches."""
+        self.caches = []
 
 
 @dataclass
@@ -27,16 +47,17 @@ class _OwnForward:
     store: OwnCaches
     sequence: SequenceId
     caches: list[Any]
+    tokens: int
 
     def commit(self) -> None:
-        self.store.unfinished.discard(self.sequence)
+        self.store.finish(self.sequence, self.tokens)
 
 
 class OwnCaches:
     """Implements :class:`~mlxcel_engine.engine.kv.store.KvStore` over what ``make_prompt_cache`` returns.
 
     These objects change during a forward and cannot all be wound back, so a sequence whose forward was not committed
-    cannot go on: ``unfinished`` holds it.
+    cannot go on.
     """
 
     name = "mlx-lm caches"
@@ -44,20 +65,21 @@ class OwnCaches:
 
     def __init__(self, model: nn.Module) -> None:
         self.counters = KvCounters()
-        self.unfinished: set[SequenceId] = set()
+        self._unfinished: set[SequenceId] = set()
+        self._lengths: dict[SequenceId, int] = {}
         self._model = model
         self._caches: dict[SequenceId, list[Any]] = {}
 
     def create(self, sequence: SequenceId, tokens: int, reserve: int) -> None:  # noqa: ARG002 - they grow by themselves
         """See :meth:`KvStore.create`."""
-        self._caches[sequence] = make_prompt_cache(self._model)
+        self._caches[sequence], self._lengths[sequence] = make_prompt_cache(self._model), 0
 
     def drop(self, sequence: SequenceId) -> None:
         """See :meth:`KvStore.drop`."""
-        del self._caches[sequence]
-        self.unfinished.discard(sequence)
+        del self._caches[sequence], self._lengths[sequence]
+        self._unfinished.discard(sequence)
 
-    def forward(self, rows: Sequence[SequenceId], tokens: int) -> _OwnForward:  # noqa: ARG002 - they count by themselves
+    def forward(self, rows: Sequence[SequenceId], tokens: int) -> _OwnForward:
         """See :meth:`KvStore.forward`.
 
         Raises:
@@ -65,10 +87,47 @@ class OwnCaches:
 
         """
         (sequence,) = rows
-        if sequence in self.unfinished:
+        if sequence in self._unfinished:
             raise EngineError(f"sequence {sequence}: a forward failed half-way and its caches cannot go on; close it")
-        self.unfinished.add(sequence)
-        return _OwnForward(self, sequence, self._caches[sequence])
+        self._unfinished.add(sequence)
+        return _OwnForward(self, sequence, self._caches[sequence], tokens)
+
+    def finish(self, sequence: SequenceId, tokens: int) -> None:
+        """Count a forward that went through."""
+        self._unfinished.discard(sequence)
+        self._lengths[sequence] += tokens
+
+    def length(self, sequence: SequenceId) -> int:
+        """See :meth:`KvStore.length`."""
+        return self._lengths[sequence]
+
+    def trim(self, sequence: SequenceId, tokens: int) -> None:
+        """See :meth:`KvStore.trim`; only where every cache of the family can go back."""
+        check_held(sequence, tokens, self._lengths[sequence])
+        caches = self._caches[sequence]
+        if tokens and not can_trim_prompt_cache(caches):
+            stuck = sorted({type(cache).__name__ for cache in caches if not cache.is_trimmable()})
+            raise EngineError(f"sequence {sequence}: {', '.join(stuck)} cannot go back by {tokens} tokens")
+        trim_prompt_cache(caches, tokens)
+        self._lengths[sequence] -= tokens
+
+    def snapshot(self, sequence: SequenceId, tokens: int) -> OwnKv:
+        """See :meth:`KvStore.snapshot`; only all of a sequence, since a ring or a state has no prefix."""
+        if tokens != self._lengths[sequence]:
+            held = self._lengths[sequence]
+            raise EngineError(f"sequence {sequence}: only all {held} tokens can be kept, not {tokens}")
+        return OwnKv(copy.deepcopy(self._caches[sequence]), tokens)
+
+    def detach(self, sequence: SequenceId) -> OwnKv:
+        """See :meth:`KvStore.detach`; the cache objects themselves."""
+        kept = OwnKv(self._caches[sequence], self._lengths[sequence])
+        self.drop(sequence)
+        return kept
+
+    def adopt(self, sequence: SequenceId, kept: DetachedKv) -> None:
+        """See :meth:`KvStore.adopt`; a copy of the cache objects."""
+        own = check_adoptable(sequence, self._lengths[sequence], kept, OwnKv)
+        self._caches[sequence], self._lengths[sequence] = copy.deepcopy(own.caches), own.tokens
 
     def arrays(self, sequence: SequenceId) -> list[mx.array]:
         """See :meth:`KvStore.arrays`."""

@@ -15,10 +15,34 @@ if TYPE_CHECKING:
 
 @dataclass
 class KvCounters:
-    """What the storage was seen to do; only ever grows. ``attention_calls`` counts a layer's call once a forward."""
+    """What the storage was seen to do; only ever grows.
+
+    ``attention_calls`` counts a layer's call once a forward, ``grown`` the slabs that were copied into larger ones,
+    ``slices`` and ``gathers`` how a paged row was read in a layer: as one stretch of the pool, or put together.
+    """
 
     attention_calls: int = 0
     grown: int = 0
+    slices: int = 0
+    gathers: int = 0
+
+
+class DetachedKv(Protocol):
+    """Keys and values of ``tokens`` tokens outside any sequence; to be released when they are no longer wanted."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens held."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held for these tokens alone."""
+        ...
+
+    def release(self) -> None:
+        """Let go of them; once."""
+        ...
 
 
 class KvForward(Protocol):
@@ -59,6 +83,41 @@ class KvStore(Protocol):
 
     def forward(self, rows: Sequence[SequenceId], tokens: int) -> KvForward:
         """Begin a forward of ``tokens`` new tokens in each of ``rows``; without its commit nothing has changed."""
+        ...
+
+    def length(self, sequence: SequenceId) -> int:
+        """Committed tokens."""
+        ...
+
+    def trim(self, sequence: SequenceId, tokens: int) -> None:
+        """Drop the last ``tokens`` committed tokens.
+
+        Raises:
+            EngineError: fewer are held, or this storage cannot go back; nothing has changed.
+
+        """
+        ...
+
+    def snapshot(self, sequence: SequenceId, tokens: int) -> DetachedKv:
+        """Keep the first ``tokens`` tokens of ``sequence``, which goes on; shared where the storage can share.
+
+        Raises:
+            EngineError: fewer are held, or this storage keeps no such prefix.
+
+        """
+        ...
+
+    def detach(self, sequence: SequenceId) -> DetachedKv:
+        """Move all of ``sequence`` out of the storage, so that its room is free; the sequence is dropped."""
+        ...
+
+    def adopt(self, sequence: SequenceId, kept: DetachedKv) -> None:
+        """Begin the empty ``sequence`` with ``kept``, which stays valid.
+
+        Raises:
+            EngineError: the sequence is not empty, or ``kept`` is of another storage.
+
+        """
         ...
 
     def arrays(self, sequence: SequenceId) -> list[mx.array]:

@@ -24,8 +24,8 @@ class RowsKv(Protocol):
         """Store ``[B, Hkv, L, D]`` behind the committed tokens of each row, to be overwritten unless committed."""
         ...
 
-    def read(self, layer: int, row: int, length: int) -> tuple[mx.array, mx.array]:
-        """Return the first ``length`` keys and values of a row, ``[1, Hkv, length, D]``."""
+    def read(self, layer: int, row: int) -> tuple[mx.array, mx.array]:
+        """Return all keys and values of a row, the appended ones included, ``[1, Hkv, T, D]``."""
         ...
 
     def commit(self, tokens: int) -> None:
@@ -43,7 +43,6 @@ class ViewForward:
         lengths = rows.lengths
         self.count = len(lengths)
         self.offset: int | mx.array = lengths[0] if len(set(lengths)) == 1 else mx.array(lengths)
-        self.totals = [length + tokens for length in lengths]
         self.caches = [LayerView(self, layer) for layer in range(layers)]
 
     def commit(self) -> None:
@@ -88,7 +87,7 @@ class LayerView:
         forward = self._forward
         forward.rows.append(self._layer, keys, values)
         one = forward.count == 1
-        self._returned = forward.rows.read(self._layer, 0, forward.totals[0]) if one else (keys, values)
+        self._returned = forward.rows.read(self._layer, 0) if one else (keys, values)
         return self._returned
 
     def owns(self, keys: mx.array, values: mx.array) -> bool:
@@ -111,8 +110,8 @@ class LayerView:
         if mask is not None or queries.shape[2] != 1:
             raise EngineError("several rows decode one token each, without a mask; step this family row by row")
         rows = []
-        for row, total in enumerate(forward.totals):
-            keys, values = forward.rows.read(self._layer, row, total)
+        for row in range(forward.count):
+            keys, values = forward.rows.read(self._layer, row)
             query = queries[row : row + 1]
             rows.append(mx.fast.scaled_dot_product_attention(query, keys, values, scale=scale, sinks=sinks))
         return mx.concatenate(rows, axis=0)

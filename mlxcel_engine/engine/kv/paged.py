@@ -1,0 +1,208 @@
+"""Paged KV: a block table per sequence over one pool per layer, blocks shared until they are written to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+
+from mlxcel_engine.engine.kv.blocks import BlockAllocator, OutOfBlocksError
+from mlxcel_engine.engine.kv.detached import CopiedKv, check_adoptable, check_held, materialized
+from mlxcel_engine.engine.kv.pool import BLOCK_TOKENS, PagedRows, Pool, Table, blocks_for
+from mlxcel_engine.engine.kv.store import KvCounters
+from mlxcel_engine.engine.kv.view import ViewForward
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mlxcel_engine.engine.kv.store import DetachedKv
+    from mlxcel_engine.engine.types import SequenceId
+
+_FIRST_BLOCKS = 64  # what a pool without a fixed size starts with
+
+
+@dataclass(eq=False)
+class SharedKv:
+    """A prefix of ``tokens`` tokens as shared blocks. Implements :class:`DetachedKv`."""
+
+    store: PagedKv
+    blocks: tuple[int, ...]
+    tokens: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the blocks, whoever else holds them."""
+        return len(self.blocks) * self.store.block_bytes
+
+    def release(self) -> None:
+        """Let go of the blocks."""
+        self.store.let_go(self)
+
+
+class PagedKv:
+    """Implements :class:`~mlxcel_engine.engine.kv.store.KvStore`.
+
+    ``blocks`` fixes the size of the pools; None lets them double when they are full.
+    """
+
+    name = "paged"
+    batched = True
+
+    def __init__(self, layers: int, blocks: int | None = None) -> None:
+        self.counters = KvCounters()
+        self._pools = [Pool() for _ in range(layers)]
+        self._fixed = blocks is not None
+        self._allocator = BlockAllocator(_FIRST_BLOCKS if blocks is None else blocks)
+        self._tables: dict[SequenceId, Table] = {}
+        self._kept: list[SharedKv] = []
+
+    def create(self, sequence: SequenceId, tokens: int, reserve: int) -> None:
+        """See :meth:`KvStore.create`; nothing is held yet."""
+        blocks = blocks_for(tokens + reserve)
+        claim = self._allocator.claim(blocks)
+        if claim.stop - claim.start < blocks and not self._fixed:
+            self._allocator.unclaim(claim)
+            self._grow(blocks)
+            claim = self._allocator.claim(blocks)
+        self._tables[sequence] = Table(claim)
+
+    def drop(self, sequence: SequenceId) -> None:
+        """See :meth:`KvStore.drop`."""
+        table = self._tables.pop(sequence)
+        self._allocator.release(table.blocks)
+        self._allocator.unclaim(table.claim)
+
+    def forward(self, rows: Sequence[SequenceId], tokens: int) -> ViewForward:
+        """See :meth:`KvStore.forward`.
+
+        Raises:
+            OutOfBlocksError: the pools are of fixed size and too full; no row has changed.
+
+        """
+        tables = [self._tables[row] for row in rows]
+        return ViewForward(self._rows(tables, tokens), len(self._pools), tokens, self.counters)
+
+    def length(self, sequence: SequenceId) -> int:
+        """See :meth:`KvStore.length`."""
+        return self._tables[sequence].length
+
+    def trim(self, sequence: SequenceId, tokens: int) -> None:
+        """See :meth:`KvStore.trim`; blocks that become empty are free at once."""
+        table = self._tables[sequence]
+        check_held(sequence, tokens, table.length)
+        table.length -= tokens
+        keep = blocks_for(table.length)
+        self._allocator.release(table.blocks[keep:])
+        del table.blocks[keep:]
+
+    def snapshot(self, sequence: SequenceId, tokens: int) -> SharedKv:
+        """See :meth:`KvStore.snapshot`; the blocks are shared until one side writes into the last of them."""
+        table = self._tables[sequence]
+        check_held(sequence, tokens, table.length)
+        kept = SharedKv(self, tuple(table.blocks[: blocks_for(tokens)]), tokens)
+        self._allocator.share(kept.blocks)
+        self._kept.append(kept)
+        return kept
+
+    def detach(self, sequence: SequenceId) -> CopiedKv:
+        """See :meth:`KvStore.detach`; copies outside the pools."""
+        table = self._tables[sequence]
+        spans = table.spans(0, table.length)
+        copied = CopiedKv.of([pool.read(spans, self.counters) for pool in self._pools], table.length)
+        self.drop(sequence)
+        return copied
+
+    def adopt(self, sequence: SequenceId, kept: DetachedKv) -> None:
+        """See :meth:`KvStore.adopt`; shared blocks cost nothing until they are written to.
+
+        Raises:
+            OutOfBlocksError: copies that are to be adopted find no room.
+
+        """
+        table = self._tables[sequence]
+        if isinstance(kept, SharedKv) and kept.store is self:
+            check_adoptable(sequence, table.length, kept, SharedKv)
+            self._allocator.share(kept.blocks)
+            table.blocks, table.length = list(kept.blocks), kept.tokens
+            return
+        copied = check_adoptable(sequence, table.length, kept, CopiedKv)
+        rows = self._rows([table], copied.tokens)
+        for layer, (keys, values) in enumerate(copied.layers):
+            rows.append(layer, keys, values)
+        rows.commit(copied.tokens)
+
+    def arrays(self, sequence: SequenceId) -> list[mx.array]:  # noqa: ARG002 - the pools hold all sequences
+        """See :meth:`KvStore.arrays`."""
+        return [array for pool in self._pools for array in pool.arrays()]
+
+    def let_go(self, kept: SharedKv) -> None:
+        """Release the blocks of a snapshot. Raises ValueError when that was done before."""
+        self._kept.remove(kept)
+        self._allocator.release(kept.blocks)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block in all layers; 0 before the first token."""
+        arrays = [array for pool in self._pools for array in pool.arrays()]
+        return sum(array.nbytes // array.shape[2] * BLOCK_TOKENS for array in arrays)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the blocks that anybody holds, a shared one counted once."""
+        return (self._allocator.total - self._allocator.free) * self.block_bytes
+
+    def check_integrity(self) -> None:
+        """See :meth:`BlockAllocator.check_integrity`."""
+        tables = [table.blocks for table in self._tables.values()]
+        self._allocator.check_integrity([*tables, *(kept.blocks for kept in self._kept)])
+
+    @property
+    def _slots(self) -> int:
+        return self._allocator.total * BLOCK_TOKENS
+
+    def _rows(self, tables: list[Table], tokens: int) -> PagedRows:
+        """Give every table the room for ``tokens`` more, then the rows over it."""
+        needed = sum(self._needed(table, tokens) for table in tables)
+        if needed > self._allocator.free:
+            if self._fixed:
+                free = f"{self._allocator.free} of {self._allocator.total} free"
+                raise OutOfBlocksError(f"{needed} KV blocks needed, {free}; end a sequence or give more blocks")
+            self._grow(needed)
+        for table in tables:
+            self._make_room(table, tokens)
+        return PagedRows(self._pools, self._slots, tables, tokens, self.counters)
+
+    def _needed(self, table: Table, tokens: int) -> int:
+        missing = max(blocks_for(table.length + tokens) - len(table.blocks), 0)
+        return missing + self._writes_into_shared(table, tokens)
+
+    def _writes_into_shared(self, table: Table, tokens: int) -> bool:
+        inside_last = tokens > 0 and table.length % BLOCK_TOKENS > 0
+        return inside_last and self._allocator.count(table.blocks[table.length // BLOCK_TOKENS]) > 1
+
+    def _make_room(self, table: Table, tokens: int) -> None:
+        if self._writes_into_shared(table, tokens):
+            index = table.length // BLOCK_TOKENS
+            before = table.blocks[index - 1] if index else None
+            (own,) = self._allocator.take(1, before, table.claim)
+            self._copy_block(table.blocks[index], own)
+            self._allocator.release([table.blocks[index]])
+            table.blocks[index] = own
+        missing = blocks_for(table.length + tokens) - len(table.blocks)
+        if missing > 0:
+            table.blocks += self._allocator.take(missing, table.blocks[-1] if table.blocks else None, table.claim)
+
+    def _copy_block(self, source: int, target: int) -> None:
+        """Copy a block in every layer; waits for it, since a pool that is still read from would be copied whole."""
+        arrays = [array for pool in self._pools for array in pool.arrays()]
+        start = source * BLOCK_TOKENS
+        copies = [materialized(array[..., start : start + BLOCK_TOKENS, :]) for array in arrays]
+        mx.eval(copies)
+        start = target * BLOCK_TOKENS
+        for pool, (keys, values) in zip(self._pools, zip(copies[::2], copies[1::2], strict=True), strict=True):
+            for array, copy in zip(pool.fitted(self._slots, keys, values), (keys, values), strict=True):
+                array[..., start : start + BLOCK_TOKENS, :] = copy
+
+    def _grow(self, blocks: int) -> None:
+        self._allocator.grow(self._allocator.total + max(self._allocator.total, blocks))

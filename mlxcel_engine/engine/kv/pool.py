@@ -1,0 +1,129 @@
+"""The memory under paged KV: one pool per layer, and the rows of a forward that are written to and read from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+
+if TYPE_CHECKING:
+    from mlxcel_engine.engine.kv.blocks import Claim
+    from mlxcel_engine.engine.kv.store import KvCounters
+
+BLOCK_TOKENS = 16
+
+
+def blocks_for(tokens: int) -> int:
+    """Blocks that ``tokens`` tokens fill, the last one maybe in part."""
+    return -(-tokens // BLOCK_TOKENS)
+
+
+@dataclass
+class Table:
+    """One sequence: its blocks in order, its committed tokens, and where it expects to grow."""
+
+    claim: Claim
+    blocks: list[int] = field(default_factory=list)
+    length: int = 0
+
+    def spans(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Where tokens ``[start, stop)`` lie: slots ``[first, behind)``, in as few stretches as there are."""
+        spans: list[tuple[int, int]] = []
+        position = start
+        while position < stop:
+            index, inside = divmod(position, BLOCK_TOKENS)
+            slot = self.blocks[index] * BLOCK_TOKENS + inside
+            taken = min(BLOCK_TOKENS - inside, stop - position)
+            if spans and spans[-1][1] == slot:
+                spans[-1] = (spans[-1][0], slot + taken)
+            else:
+                spans.append((slot, slot + taken))
+            position += taken
+        return spans
+
+
+class Pool:
+    """Keys and values of one layer, ``[1, Hkv, slots, D]`` in the model's dtype; a block is consecutive slots."""
+
+    def __init__(self) -> None:
+        self._arrays: tuple[mx.array, mx.array] | None = None
+
+    def fitted(self, slots: int, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Return both arrays with room for ``slots``; ``keys`` and ``values`` ``[B, Hkv, L, D]`` give the shape."""
+        if self._arrays is None:
+            self._arrays = (_empty(keys, slots), _empty(values, slots))
+        elif self._arrays[0].shape[2] < slots:
+            grown = [mx.concatenate([a, _empty(a, slots - a.shape[2])], axis=2) for a in self._arrays]
+            self._arrays = (grown[0], grown[1])
+        return self._arrays
+
+    def arrays(self) -> tuple[mx.array, ...]:
+        """Both arrays; none before the first write."""
+        return self._arrays or ()
+
+    def read(self, spans: list[tuple[int, int]], counters: KvCounters) -> tuple[mx.array, mx.array]:
+        """Return the keys and values of ``spans`` in order: one stretch as a slice, several put together.
+
+        Raises:
+            KeyError: nothing was ever written.
+
+        """
+        if self._arrays is None:
+            raise KeyError("the pool holds nothing")
+        keys, values = self._arrays
+        if len(spans) == 1:
+            ((start, stop),) = spans
+            counters.slices += 1
+            return keys[..., start:stop, :], values[..., start:stop, :]
+        counters.gathers += 1
+        return _gather(keys, spans), _gather(values, spans)
+
+
+def _empty(like: mx.array, slots: int) -> mx.array:
+    return mx.zeros((1, like.shape[1], slots, like.shape[3]), dtype=like.dtype)
+
+
+def _gather(array: mx.array, spans: list[tuple[int, int]]) -> mx.array:
+    return mx.concatenate([array[..., start:stop, :] for start, stop in spans], axis=2)
+
+
+class PagedRows:
+    """The tables of one forward. Implements :class:`~mlxcel_engine.engine.kv.view.RowsKv`."""
+
+    def __init__(self, pools: list[Pool], slots: int, tables: list[Table], tokens: int, counters: KvCounters) -> None:
+        self._pools = pools
+        self._room = slots
+        self._tables = tables
+        self._counters = counters
+        self._reads = [table.spans(0, table.length + tokens) for table in tables]
+        self._writes = [table.spans(table.length, table.length + tokens) for table in tables]
+        self._slots = mx.array([spans[0][0] for spans in self._writes]) if len(tables) > 1 else None
+
+    @property
+    def lengths(self) -> list[int]:
+        """See :meth:`RowsKv.lengths`."""
+        return [table.length for table in self._tables]
+
+    def append(self, layer: int, keys: mx.array, values: mx.array) -> None:
+        """See :meth:`RowsKv.append`; several rows of one token each are one scatter."""
+        pool_keys, pool_values = self._pools[layer].fitted(self._room, keys, values)
+        if self._slots is not None:
+            pool_keys[:, :, self._slots, :] = keys.transpose(2, 1, 0, 3)
+            pool_values[:, :, self._slots, :] = values.transpose(2, 1, 0, 3)
+            return
+        done = 0
+        for start, stop in self._writes[0]:
+            upto = done + stop - start
+            pool_keys[..., start:stop, :] = keys[..., done:upto, :]
+            pool_values[..., start:stop, :] = values[..., done:upto, :]
+            done = upto
+
+    def read(self, layer: int, row: int) -> tuple[mx.array, mx.array]:
+        """See :meth:`RowsKv.read`."""
+        return self._pools[layer].read(self._reads[row], self._counters)
+
+    def commit(self, tokens: int) -> None:
+        """See :meth:`RowsKv.commit`."""
+        for table in self._tables:
+            table.length += tokens

@@ -24,6 +24,7 @@ setup: $(STAMP) ## Make the virtual environment in .venv and install the project
 
 $(STAMP): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found; give PYTHON=python3.12 or another, 3.11 or newer"; exit 2; }
+	@echo "installing into $(VENV) (about 1.5 GB with MLX, MKL and the tools)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@

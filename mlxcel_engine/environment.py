@@ -38,6 +38,8 @@ def collect_environment(dtype: str, device: Device, environ: Mapping[str, str]) 
         python=platform.python_version(),
         mlx=metadata.version("mlx"),
         mlx_lm=metadata.version("mlx-lm"),
+        transformers=metadata.version("transformers"),
+        tokenizers=metadata.version("tokenizers"),
         project=__version__,
         project_commit=_project_commit(),
         device=device,

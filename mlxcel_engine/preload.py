@@ -12,6 +12,7 @@ import ctypes
 import ctypes.util
 import os
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,6 +132,7 @@ def _apply() -> Preload:
         return Preload("unknown", requested, False, device, False, f"{DETERMINISTIC_SWITCH}={switch}: give 0 or 1")
     if "mlx.core" in sys.modules:
         late = "mlx was imported before mlxcel_engine: its BLAS and precision settings did not take effect"
+        warnings.warn(late, RuntimeWarning, stacklevel=2)
         return Preload("unknown", requested, False, device, True, None, late)
     contradiction = _fix_order() if switch == "1" else None
     blas, problem, warning = _choose_blas(requested)

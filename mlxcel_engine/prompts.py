@@ -36,11 +36,13 @@ def check_text(text: str) -> str:
     """Return ``text``.
 
     Raises:
-        UsageError: it is empty.
+        UsageError: it is empty, or holds bytes that are no text.
 
     """
     if not text:
         raise UsageError("the prompt is empty; give some text")
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise UsageError("the prompt is not valid UTF-8; convert it first")
     return text
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mlxcel_engine.loader.load import LoadedModel
-    from mlxcel_engine.paths import DecodePath, PathRequest, TokenStep
+    from mlxcel_engine.paths import DecodePath, PathRequest, TokenSteps
     from mlxcel_engine.records.environment import Environment
     from mlxcel_engine.records.parity import ParityRecord, ParityRow
 
@@ -58,7 +58,7 @@ class FaultyEngine(EnginePath):
     def run(self, loaded: LoadedModel, request: PathRequest) -> PathRun:
         run = super().run(loaded, request)
 
-        def steps() -> Iterator[TokenStep]:
+        def steps() -> TokenSteps:
             with scaled_projection(loaded.model, self.factor, self.layer):
                 yield from run.steps
 

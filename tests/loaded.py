@@ -29,6 +29,8 @@ def tiny_loaded(name: str = "llama", eos_ids: tuple[int, ...] = (), model: nn.Mo
         dtype="float32",
         weights="unquantized",
         weight_bytes=0,
+        revision=None,
+        quantization=None,
         vocab_size=VOCAB,
         context_length=512,
         eos_ids=list(eos_ids),

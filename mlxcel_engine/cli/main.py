@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import traceback
 from typing import TYPE_CHECKING
 
@@ -30,7 +32,7 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True, epilog="Example: mlxcel-engine parity -p 'What is the capital of France?'")
 def root(context: typer.Context, version: options.Version = False) -> None:  # noqa: ARG001 - eager, handled by itself
-    """Do MLX decode loops give the same tokens, how fast is each, and is a change beyond the noise?"""
+    """Do the decode loops of MLX give the same tokens? Compares mlx-lm's command line, its server and our engine."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(_USAGE)
@@ -42,24 +44,35 @@ app.command(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0 done, 1 a gate failed, 2 bad input, 3 a run failed."""
+    """Run the command line; exit code 0 done, 1 a gate failed, 2 bad input, 3 a run failed, 130 interrupted."""
     args = list(sys.argv[1:] if arguments is None else arguments)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminate)
     try:
-        return int(get_command(app).main(args, prog_name="mlxcel-engine", standalone_mode=False) or 0)
+        code = int(get_command(app).main(args, prog_name="mlxcel-engine", standalone_mode=False) or 0)
     except TyperException as error:
-        return _fail(error.format_message(), _USAGE, error, args)
+        return _fail(f"{error.format_message().rstrip('.')}; see mlxcel-engine --help", _USAGE, error, args)
     except MlxcelError as error:
         return _fail(str(error), error.exit_code, error, args)
-    except KeyboardInterrupt:
-        return _fail("interrupted", _INTERRUPTED, None, args)
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 0
+    except SystemExit as leaving:  # how typer ends when its help was cut off by a closed pipe
+        if isinstance(leaving.__context__, BrokenPipeError):
+            return 0
+        raise
+    except OSError as error:
+        return _fail(f"cannot read or write: {error.strerror or error}", _FAILED, error, args)
     except MemoryError as error:
         return _fail("out of memory; take a smaller model, batch or context", _FAILED, error, args)
     except Exception as error:
         message = f"unexpected {type(error).__name__}: {error}; --debug shows the traceback"
         return _fail(message, _FAILED, error, args)
+    if code == _INTERRUPTED:  # how typer reports Ctrl-C
+        return _fail("interrupted", _INTERRUPTED, None, args)
+    return code
+
+
+def _terminate(number: int, frame: object) -> None:  # noqa: ARG001 - what a handler is given
+    """Leave as on Ctrl-C, so that what was claimed is given back."""
+    raise SystemExit(128 + number)
 
 
 def _fail(message: str, code: int, error: BaseException | None, args: Sequence[str]) -> int:

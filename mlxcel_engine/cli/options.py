@@ -52,7 +52,7 @@ Model = Annotated[
         "-m",
         "--model",
         metavar="MODEL",
-        help="A directory in mlx-lm's format, a .gguf file, a hub id, synthetic:NAME, or default (embedded).",
+        help="A directory in mlx-lm's format, a .gguf file, a hub id, synthetic:NAME, or default (SmolLM2-135M).",
         rich_help_panel=MODEL_PANEL,
     ),
 ]

@@ -12,7 +12,7 @@ import typer
 from mlxcel_engine.cli import options
 from mlxcel_engine.cli.options import RUN_PANEL, VERDICT_PANEL
 from mlxcel_engine.cli.progress import RunProgress
-from mlxcel_engine.cli.setup import error_console, load_model, prepare_runtime, table_console, warn
+from mlxcel_engine.cli.setup import error_console, load_model, outliving_reader, prepare_runtime, table_console, warn
 from mlxcel_engine.engine.plan import DEFAULT_CHUNK
 from mlxcel_engine.errors import UsageError
 from mlxcel_engine.preload import DETERMINISTIC_SWITCH, PRELOAD
@@ -73,7 +73,7 @@ def parity(
         bool,
         typer.Option(
             "--expect-identical",
-            help=f"Be a gate: exit 1 unless every pair is identical. Needs {DETERMINISTIC_SWITCH}=1.",
+            help=f"Be a gate: exit 1 unless every pair that can run is identical. Needs {DETERMINISTIC_SWITCH}=1.",
             rich_help_panel=VERDICT_PANEL,
         ),
     ] = False,
@@ -101,6 +101,8 @@ def parity(
     """
     if expect_identical and not PRELOAD.deterministic:
         raise UsageError(f"--expect-identical needs a fixed order of sums: set {DETERMINISTIC_SWITCH}=1")
+    if allow_near_tie and not expect_identical:
+        raise UsageError("--allow-near-tie does nothing without --expect-identical; give both or none")
     text = _prompt_text(prompt, prompt_file)
     device = prepare_runtime()
     from mlxcel_engine.environment import collect_environment
@@ -122,16 +124,21 @@ def parity(
             outcome = run_parity(
                 environment, loaded, [encoded], chosen, settings, progress, lambda record: output.write(_json(record))
             )
-        print_parity(outcome.record, table_console(to_stderr=output.is_stdout))
+        with outliving_reader():
+            print_parity(outcome.record, table_console(to_stderr=output.is_stdout))
     if outcome.failures:
         raise outcome.failures[0]
     if not expect_identical:
+        if not outcome.record.rows:
+            warn("nothing was compared; choose at least two paths")
         return 0
     result = judge(outcome.record.rows, allow_near_tie=allow_near_tie)
     for failure in result.failures:
         print(f"gate: {failure}", file=sys.stderr)
     if not result.compared:
         print("gate: no pair was compared; choose at least two paths that run this model", file=sys.stderr)
+    elif not result.failures:
+        print(f"gate: passed, {result.compared} pairs", file=sys.stderr)
     return result.exit_code
 
 
@@ -162,7 +169,7 @@ def _choose_paths(names: str | None) -> list[DecodePath]:
     wanted = {name.strip() for name in names.split(",")}
     known = [path.name for path in paths]
     for name in sorted(wanted - set(known)):
-        raise UsageError(f"--paths {name}: no such path; give some of {', '.join(known)}")
+        raise UsageError(f"--paths {name!r}: no such path; give some of {', '.join(known)}")
     return [path for path in paths if path.name in wanted]
 
 

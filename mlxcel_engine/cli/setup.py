@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -12,7 +13,7 @@ from mlxcel_engine.errors import UsageError
 from mlxcel_engine.preload import PRELOAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from mlxcel_engine.device import Device
     from mlxcel_engine.loader.load import LoadedModel
@@ -30,6 +31,16 @@ def table_console(*, to_stderr: bool) -> Console:
     if not console.is_terminal:
         console.width = 100_000
     return console
+
+
+@contextmanager
+def outliving_reader() -> Iterator[None]:
+    """Go on when whoever reads stdout has left: the verdict and the exit code do not depend on it."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def warn(text: str) -> None:

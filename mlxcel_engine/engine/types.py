@@ -32,6 +32,9 @@ class SequenceSpec:
     def __post_init__(self) -> None:
         if not self.prompt:
             raise EngineError("a sequence needs at least one prompt token; got none")
+        for token in self.prompt:
+            if not isinstance(token, int) or token < 0:
+                raise EngineError(f"prompt id {token!r} is not a whole number of 0 or more")
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def convert_gguf(source: Path, out: Path) -> None:
     config = llama_config(header)
     tensors = _load_tensors(source)
     divisors = tensors.pop(ROPE_FREQS, None)
-    scaling = rope_scaling(header, None if divisors is None else np.array(divisors).tolist(), config)
+    scaling = rope_scaling(header, None if divisors is None else np.array(divisors).ravel().tolist(), config)
     if scaling is not None:
         config["rope_scaling"] = scaling
     weights = llama_weights(tensors, config, source)

@@ -58,18 +58,19 @@ def load(
     if spec.startswith(PREFIX):
         config = synthetic_config(spec.removeprefix(PREFIX))
         model, tokenizer, label = random_quantized_model(config), byte_tokenizer(), f"{spec} (random weights)"
+        revision = None
     else:
         source = find_source(spec, cache, progress, trust_remote_code=trust_remote_code)
         progress(f"loading {source.label}")
         model, tokenizer, config = _load_directory(source, trust_remote_code)
-        label = source.label
+        label, revision = source.label, source.revision
     apply_policy(model, policy)
     try:
         evaluate_everything(model)
     except RuntimeError as error:
         message = f"{spec}: its weights cannot be evaluated ({one_line(error)}); fetch or convert it anew"
         raise CheckpointError(message) from error
-    return LoadedModel(model, tokenizer, _describe(spec, label, model, tokenizer, config))
+    return LoadedModel(model, tokenizer, _describe(spec, label, revision, model, tokenizer, config))
 
 
 def _load_directory(source: Source, trust_remote_code: bool) -> tuple[nn.Module, TokenizerWrapper, dict[str, Any]]:
@@ -78,13 +79,13 @@ def _load_directory(source: Source, trust_remote_code: bool) -> tuple[nn.Module,
     # Whatever a checkpoint's config or weights provoke in the model code is bad input, whichever exception it is.
     try:
         model, config = load_model(source.directory, lazy=True, trust_remote_code=trust_remote_code)
-    except Exception as error:
-        remedy = "fetch or convert it anew" if isinstance(error, (RuntimeError, TypeError)) else "see its config.json"
-        raise CheckpointError(f"{source.spec}: cannot be built as a model ({one_line(error)}); {remedy}") from error
+    except (Exception, SystemExit) as error:  # some model modules exit when a package of theirs is missing
+        message = f"{source.spec}: cannot be built as a model ({one_line(error)}); fetch or convert it anew"
+        raise CheckpointError(message) from error
     try:
         extra = {"trust_remote_code": trust_remote_code}
         tokenizer = load_tokenizer(source.directory, extra, eos_token_ids=config.get("eos_token_id"))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         message = f"{source.spec}: its tokenizer cannot be loaded ({one_line(error)}); fetch its files anew"
         raise CheckpointError(message) from error
     return model, tokenizer, config
@@ -111,16 +112,24 @@ def apply_policy(model: nn.Module, policy: LoadPolicy) -> None:
 
 
 def _describe(
-    spec: str, label: str, model: nn.Module, tokenizer: TokenizerWrapper, config: dict[str, Any]
+    spec: str,
+    label: str,
+    revision: str | None,
+    model: nn.Module,
+    tokenizer: TokenizerWrapper,
+    config: dict[str, Any],
 ) -> ModelRecord:
     weights: list[mx.array] = list(dict(tree_flatten(model.parameters())).values())
     floating = [weight for weight in weights if mx.issubdtype(weight.dtype, mx.floating)]
     quantized = any("scales" in module for module in model.modules())
-    stored_quantized = "quantization" in config or "quantization_config" in config or spec.startswith(PREFIX)
+    quantization = config.get("quantization") or config.get("quantization_config")
+    stored_quantized = bool(quantization) or spec.startswith(PREFIX)
     sizes: dict[str, int] = {}
     for weight in floating:
         name = str(weight.dtype).removeprefix("mlx.core.")
         sizes[name] = sizes.get(name, 0) + weight.size
+    if not sizes:
+        raise CheckpointError(f"{spec}: none of its weights is a floating-point number; convert it anew")
     text_config = config.get("text_config") or {}
     contexts = (settings.get(key) for settings in (config, text_config) for key in _CONTEXT_KEYS)
     return ModelRecord(
@@ -129,6 +138,8 @@ def _describe(
         architecture=config["model_type"],
         dtype=max(sizes, key=lambda name: sizes[name]),
         weights="quantized" if quantized else "dequantized" if stored_quantized else "unquantized",
+        revision=revision,
+        quantization=quantization if isinstance(quantization, dict) else None,
         weight_bytes=sum(weight.nbytes for weight in weights),
         vocab_size=config.get("vocab_size") or text_config.get("vocab_size") or len(tokenizer),
         context_length=next((int(value) for value in contexts if isinstance(value, int)), None),

@@ -24,11 +24,12 @@ _FILES = ["*.json", "model*.safetensors", "tokenizer.model", "*.tiktoken", "*.tx
 
 @dataclass(frozen=True)
 class Source:
-    """A checkpoint on disk: what the user called it, what to show for it, and its directory."""
+    """A checkpoint on disk: what the user called it, what to show for it, its directory, and which version it is."""
 
     spec: str
     label: str
     directory: Path
+    revision: str | None = None
 
 
 def find_source(
@@ -40,19 +41,28 @@ def find_source(
         CheckpointError: one line that says what is missing or broken and what to do.
 
     """
-    path = Path(spec).expanduser()
+    if not spec:
+        raise CheckpointError("the model name is empty; give a directory, a .gguf file, a hub id or default")
+    try:
+        path = Path(spec).expanduser()
+        is_directory, is_file = path.is_dir(), path.is_file()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise CheckpointError(f"{spec[:80]}: not a usable path ({one_line(error, 80)}); give another") from None
     if spec == DEFAULT_SPEC:
-        source = Source(spec, DEFAULT_LABEL, default_checkpoint(cache, progress))
-    elif path.is_dir():
+        directory = default_checkpoint(cache, progress)
+        source = Source(spec, DEFAULT_LABEL, directory, directory.name)
+    elif is_directory:
         source = Source(spec, path.resolve().name, path)
     elif path.suffix == ".gguf":
-        if not path.is_file():
+        if not is_file:
             raise CheckpointError(f"{spec}: no such file; give a GGUF file, a directory or a hub id")
-        source = Source(spec, path.name, gguf_checkpoint(path, cache, progress))
-    elif path.is_file():
+        directory = gguf_checkpoint(path, cache, progress)
+        source = Source(spec, path.name, directory, directory.name)
+    elif is_file:
         raise CheckpointError(f"{spec}: not a checkpoint; give its directory (safetensors) or a .gguf file")
     elif _HUB_ID.fullmatch(spec):
-        source = Source(spec, spec, _download(spec, progress, trust_remote_code))
+        directory = _download(spec, progress, trust_remote_code)
+        source = Source(spec, spec, directory, directory.name)
     else:
         raise CheckpointError(f"{spec}: no such directory; give a directory, a .gguf file or a hub id (owner/name)")
     check_directory(source, trust_remote_code=trust_remote_code)
@@ -73,8 +83,10 @@ def check_directory(source: Source, *, trust_remote_code: bool = False) -> None:
         )
     try:
         settings = json.loads(config.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{source.spec}: config.json is not readable JSON ({error}); fetch it anew") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"{source.spec}: config.json is not readable JSON ({one_line(error)}); fetch it anew"
+        ) from None
     if not isinstance(settings, dict) or not isinstance(settings.get("model_type"), str):
         raise CheckpointError(f"{source.spec}: config.json has no model_type; add it, or convert the model anew")
     if settings.get("model_file") and not trust_remote_code:
@@ -88,28 +100,32 @@ def check_directory(source: Source, *, trust_remote_code: bool = False) -> None:
         found = f" (it has {', '.join(others)}, which is not read)" if others else ""
         raise CheckpointError(f"{source.spec}: no model*.safetensors{found}; convert it with mlx_lm.convert")
     for file in files:
-        check_safetensors(file)
+        check_safetensors(file, source.spec)
 
 
-def check_safetensors(file: Path) -> None:
-    """Check that ``file`` is exactly as long as its header says, so that a cut-short copy is refused up front.
+def check_safetensors(file: Path, spec: str) -> None:
+    """Check that ``file`` of ``spec`` is exactly as long as its header says: a cut-short copy is refused up front.
 
     Raises:
         CheckpointError: not a safetensors file, or its length is wrong.
 
     """
-    size = file.stat().st_size
     try:
+        size = file.stat().st_size
         with file.open("rb") as stream:
             (header_size,) = struct.unpack("<Q", stream.read(8))
             if header_size > size:
                 raise ValueError("header beyond the end")
             header = json.loads(stream.read(header_size))
         end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
-    except (ValueError, TypeError, KeyError, AttributeError, struct.error):
-        raise CheckpointError(f"{file.name}: not a safetensors file, or cut short; fetch it anew") from None
+    except OSError as error:
+        raise CheckpointError(f"{spec}: {file.name} cannot be read ({error.strerror}); fetch it anew") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, struct.error):
+        raise CheckpointError(f"{spec}: {file.name} is not a safetensors file, or cut short; fetch it anew") from None
     if size != 8 + header_size + end:
-        raise CheckpointError(f"{file.name}: {size} bytes, its header says {8 + header_size + end}; fetch it anew")
+        raise CheckpointError(
+            f"{spec}: {file.name} has {size} bytes, its header says {8 + header_size + end}; fetch it anew"
+        )
 
 
 def _download(spec: str, progress: Callable[[str], None], trust_remote_code: bool) -> Path:

@@ -87,8 +87,8 @@ def _randomize(module: nn.QuantizedLinear | nn.QuantizedEmbedding, key: mx.array
     """Fill with uniform 4-bit codes around zero, of a spread that keeps activations at their size."""
     width = module.scales.shape[-1] * _GROUP_SIZE
     spread = 4.61 * width**0.5  # a uniform code of 0 to 15 has a standard deviation of 4.61
-    codes = mx.random.randint(-(2**31), 2**31 - 1, module.weight.shape, dtype=mx.int32, key=key)
-    module.weight = codes.view(mx.uint32)
+    halves = mx.random.randint(0, 2**16, (2, *module.weight.shape), dtype=mx.uint32, key=key)
+    module.weight = (halves[0] << 16) | halves[1]
     module.scales = mx.full(module.scales.shape, 1 / spread, dtype=mx.float16)
     module.biases = mx.full(module.scales.shape, -7.5 / spread, dtype=mx.float16)
 

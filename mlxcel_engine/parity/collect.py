@@ -56,17 +56,23 @@ def collect(path: DecodePath, loaded: LoadedModel, request: PathRequest, on_toke
         failure = RunError(f"path {path.name} {reason}; --debug shows where")
         failure.__cause__ = error
         return Collected(Stream(path.name, request.prompt.sha256, invalid=reason), failure=failure)
+    finally:
+        run.steps.close()
     evidence = run.evidence()
-    invalid = _not_as_claimed(request, evidence)
+    invalid = _not_as_claimed(request, evidence, len(ids), finish)
     if invalid is not None:
         return Collected(Stream(path.name, evidence.prompt_sha256, invalid=invalid), dtype, evidence)
     stream = Stream(path.name, evidence.prompt_sha256, tuple(ids), rows, "".join(texts), finish)
     return Collected(stream, dtype, evidence)
 
 
-def _not_as_claimed(request: PathRequest, evidence: Evidence) -> str | None:
-    """Say in what the run was not what its row claims: here, the whole prompt forwarded exactly once."""
-    if evidence.forwarded + evidence.adopted != len(request.prompt.ids):
+def _not_as_claimed(request: PathRequest, evidence: Evidence, tokens: int, finish: str | None) -> str | None:
+    """Say in what the run was not what its row claims: the prompt forwarded once, a forward a token, an end."""
+    if evidence.forwarded + evidence.adopted != len(request.prompt.ids) and request.max_tokens:
         seen = f"{evidence.forwarded} forwarded + {evidence.adopted} adopted"
         return f"{seen} prompt tokens, not {len(request.prompt.ids)}"
+    if evidence.decode_forwards not in (max(tokens - 1, 0), tokens):  # the last prompt token's forward gives the first
+        return f"{evidence.decode_forwards} forwards after the prompt for {tokens} tokens"
+    if tokens and finish is None:
+        return f"it ended after {tokens} tokens without a finish reason"
     return None

@@ -94,11 +94,12 @@ def _judge_divergence(
         _gap(left.logprobs[index], left.ids[index], right.ids[index]),
         _gap(right.logprobs[index], right.ids[index], left.ids[index]),
     )
-    for stream, gap in zip((left, right), gaps, strict=True):
-        if not gap >= 0:
-            return "diverged", f"{stream.path} took a token that its own logprobs rank below the other's"
-    if np.isnan(left.logprobs[index]).any() or np.isnan(right.logprobs[index]).any():
-        return "diverged", "a logprob at that step is NaN"
+    for stream in (left, right):
+        row = stream.logprobs[index]
+        if not np.isfinite(row[stream.ids[index]]) or np.isnan(row).any():
+            return "diverged", f"{stream.path} has no finite logprobs at that step"
+        if row[stream.ids[index]] < row.max():
+            return "diverged", f"{stream.path} took a token that is not its own likeliest"
     gap = max(gaps)
     if noise is not None and noise > bound:
         return "diverged", f"the noise before it, {noise:.2g}, is beyond the bound {bound:g}"
@@ -110,9 +111,7 @@ def _judge_divergence(
 
 
 def _gap(logprobs: NDArray[np.float32], own: int, other: int) -> float:
-    """How far ``own`` leads ``other`` (nats); 0 where they are equal, infinities included."""
-    if logprobs[own] == logprobs[other]:
-        return 0.0
+    """How far ``own``, which is finite, leads ``other`` (nats)."""
     return float(logprobs[own]) - float(logprobs[other])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -77,7 +78,8 @@ def run_parity(
 ) -> ParityOutcome:
     """Run the greedy case for every prompt; ``save`` gets the record so far after each."""
     config = _config(loaded, prompts, paths, options)
-    record = ParityRecord(environment=environment, config=config, rows=[], streams=[])
+    now = datetime.now(UTC)
+    record = ParityRecord(created=now, environment=environment, config=config, rows=[], streams=[])
     failures: list[RunError] = []
     for prompt in prompts:
         collected: dict[str, Collected] = {}
@@ -164,7 +166,7 @@ def _config(
     return ParityConfig(
         model=loaded.record,
         prompts=[
-            PromptRecord(name=p.name, text=p.text, tokens=len(p.ids), sha256=p.sha256, chat_template=p.chat)
+            PromptRecord(name=p.name, text=p.text, ids=list(p.ids), sha256=p.sha256, chat_template=p.chat)
             for p in prompts
         ],
         max_tokens=options.max_tokens,

@@ -34,6 +34,9 @@ class Stream:
     def __post_init__(self) -> None:
         if len(self.ids) != len(self.logprobs):
             raise ValueError(f"{self.path}: {len(self.ids)} ids but {len(self.logprobs)} rows of logprobs")
+        for token, row in zip(self.ids, self.logprobs, strict=True):
+            if not 0 <= token < row.size:
+                raise ValueError(f"{self.path}: id {token} is not in a vocabulary of {row.size}")
 
 
 def step_difference(left: NDArray[np.float32], right: NDArray[np.float32]) -> float:

@@ -1,11 +1,11 @@
 """Each decode loop, adapted to one protocol (:class:`~mlxcel_engine.paths.base.DecodePath`)."""
 
-from mlxcel_engine.paths.base import DecodePath, PathRequest, PathRun, TokenStep
+from mlxcel_engine.paths.base import DecodePath, PathRequest, PathRun, TokenStep, TokenSteps
 from mlxcel_engine.paths.engine import EnginePath
 from mlxcel_engine.paths.mlx_lm_cli import MlxLmCli
 from mlxcel_engine.paths.mlx_lm_server import MlxLmServer
 
-__all__ = ["DecodePath", "PathRequest", "PathRun", "TokenStep", "all_paths"]
+__all__ = ["DecodePath", "PathRequest", "PathRun", "TokenStep", "TokenSteps", "all_paths"]
 
 
 def all_paths() -> list[DecodePath]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from mlxcel_engine.engine.sampling import RowSampler, greedy
+from mlxcel_engine.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
     import mlx.core as mx
 
@@ -19,12 +20,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PathRequest:
-    """What a path is asked to generate; ``max_tokens`` of at least 1, ``sampler`` for this request alone."""
+    """What a path is asked to generate; ``max_tokens`` 0 gives nothing and forwards nothing.
+
+    ``sampler`` is for this request alone.
+    """
 
     prompt: Prompt
     max_tokens: int
     prefill_chunk: int
     sampler: RowSampler = greedy
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 0:
+            raise UsageError(f"max_tokens is {self.max_tokens}; give 0 or more")
 
 
 @dataclass(frozen=True)
@@ -41,11 +49,14 @@ class TokenStep:
     finish_reason: str | None
 
 
+TokenSteps: TypeAlias = "Generator[TokenStep, None, None]"
+
+
 @dataclass(frozen=True)
 class PathRun:
     """A run under way: iterate ``steps`` to the end, then ask for the ``evidence`` of what was done."""
 
-    steps: Iterator[TokenStep]
+    steps: TokenSteps
     evidence: Callable[[], Evidence]
 
 

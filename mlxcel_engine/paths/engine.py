@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 
 from mlxcel_engine.engine import Engine, SequenceSpec, StopRules, generate
-from mlxcel_engine.paths.base import PathRequest, PathRun, TokenStep
+from mlxcel_engine.paths.base import PathRequest, PathRun, TokenStep, TokenSteps
 from mlxcel_engine.paths.evidence import mlx_lm_evidence, observed_evidence
 from mlxcel_engine.paths.forward_log import ForwardLog, record_forwards
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mlxcel_engine.loader.load import LoadedModel
     from mlxcel_engine.records.evidence import Evidence
 
@@ -34,7 +32,7 @@ class EnginePath:
         return PathRun(_steps(engine, loaded, request, log), lambda: _evidence(engine, log, request))
 
 
-def _steps(engine: Engine, loaded: LoadedModel, request: PathRequest, log: ForwardLog) -> Iterator[TokenStep]:
+def _steps(engine: Engine, loaded: LoadedModel, request: PathRequest, log: ForwardLog) -> TokenSteps:
     from mlx_lm.generate import wired_limit
 
     spec = SequenceSpec(request.prompt.ids, request.sampler, request.prefill_chunk, request.max_tokens)

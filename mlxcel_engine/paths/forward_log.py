@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mlxcel_engine.errors import RunError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import mlx.core as mx
     import mlx.nn as nn
+
+
+_MARK = "_mlxcel_recorded"
 
 
 @dataclass
@@ -55,14 +60,25 @@ def record_forwards(model: nn.Module, log: ForwardLog) -> Iterator[None]:
 
     The object stays the same one, and its class keeps its name and module: only its type's ``__call__`` is
     overridden, so no loop can tell the difference.
+
+    Raises:
+        RunError: a context is open on ``model`` already.
+
     """
     original: Any = type(model)
+    if hasattr(original, _MARK):
+        raise RunError("another run on this model is still open; close it first")
 
     def logged(self: nn.Module, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         log.add(inputs, kwargs.get("cache") or ())
         return original.__call__(self, inputs, *args, **kwargs)
 
-    namespace = {"__call__": logged, "__module__": original.__module__, "__qualname__": original.__qualname__}
+    namespace = {
+        "__call__": logged,
+        "__module__": original.__module__,
+        "__qualname__": original.__qualname__,
+        _MARK: True,
+    }
     model.__class__ = type(original.__name__, (original,), namespace)
     try:
         yield

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mlxcel_engine.paths.base import PathRequest, PathRun, TokenStep
+from mlxcel_engine.paths.base import PathRequest, PathRun, TokenStep, TokenSteps
 from mlxcel_engine.paths.evidence import mlx_lm_evidence
 from mlxcel_engine.paths.forward_log import ForwardLog, record_forwards
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mlxcel_engine.loader.load import LoadedModel
 
 
@@ -29,7 +27,9 @@ class MlxLmCli:
         return PathRun(_steps(loaded, request, log), lambda: mlx_lm_evidence(log, request))
 
 
-def _steps(loaded: LoadedModel, request: PathRequest, log: ForwardLog) -> Iterator[TokenStep]:
+def _steps(loaded: LoadedModel, request: PathRequest, log: ForwardLog) -> TokenSteps:
+    if not request.max_tokens:
+        return
     from mlx_lm.generate import DEFAULT_QUANTIZED_KV_START, stream_generate
 
     with record_forwards(loaded.model, log):

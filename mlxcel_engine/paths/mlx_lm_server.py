@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 
 from mlxcel_engine.errors import RunError
-from mlxcel_engine.paths.base import PathRequest, PathRun, TokenStep
+from mlxcel_engine.paths.base import PathRequest, PathRun, TokenStep, TokenSteps
 from mlxcel_engine.paths.evidence import mlx_lm_evidence
 from mlxcel_engine.paths.forward_log import ForwardLog, record_forwards
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
     from mlxcel_engine.loader.load import LoadedModel
@@ -53,7 +51,9 @@ def server_segments(tokenizer: TokenizerWrapper, prompt: Prompt) -> list[list[in
     return [ids]
 
 
-def _steps(loaded: LoadedModel, request: PathRequest, log: ForwardLog) -> Iterator[TokenStep]:
+def _steps(loaded: LoadedModel, request: PathRequest, log: ForwardLog) -> TokenSteps:
+    if not request.max_tokens:
+        return
     from mlx_lm.generate import BatchGenerator, make_stop_sequences
 
     tokenizer = loaded.tokenizer

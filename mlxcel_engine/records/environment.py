@@ -18,6 +18,8 @@ class Environment(Record):
     python: str
     mlx: str
     mlx_lm: str
+    transformers: str
+    tokenizers: str
     project: str
     project_commit: str | None
     device: str

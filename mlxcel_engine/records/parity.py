@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal
 
 from pydantic import Field
@@ -69,11 +70,11 @@ class StreamRecord(Record):
 
 
 class PromptRecord(Record):
-    """A prompt: ``tokens`` ids whose hash is ``sha256``, made with the chat template or as raw text."""
+    """A prompt: its ``ids``, whose hash is ``sha256``, made with the chat template or as raw text."""
 
     name: str
     text: str
-    tokens: int
+    ids: list[int]
     sha256: str
     chat_template: bool
 
@@ -93,10 +94,11 @@ class ParityConfig(Record):
 
 
 class ParityRecord(Record):
-    """The whole of a parity run."""
+    """The whole of a parity run, begun at ``created`` (UTC)."""
 
     schema_version: int = Field(default=SCHEMA_VERSION, alias="schema")
     kind: Literal["parity"] = "parity"
+    created: datetime
     environment: Environment
     config: ParityConfig
     rows: list[ParityRow]

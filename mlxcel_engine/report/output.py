@@ -20,16 +20,18 @@ class OutputFile:
 
     A new file is created at once, empty, so that nobody else takes the name and a folder that cannot be written
     is found out before an hour of work; it is removed again if nothing was written. Each :meth:`write` replaces
-    the file atomically.
+    the file atomically; through a symbolic link, its target.
     """
 
     def __init__(self, path: str | None, *, force: bool) -> None:
         self.is_stdout = path == "-"
         self._last = ""
-        self._path = None if path is None or self.is_stdout else Path(path)
+        self._path = None if path is None or self.is_stdout else Path(os.path.realpath(path))
         self._claimed = False
         if self._path is None:
             return
+        if self._path.exists() and not self._path.is_file():
+            raise UsageError(f"{path} is not a regular file; give another file, or - for stdout")
         try:
             if not (force and self._path.is_file()):
                 self._path.open("x").close()
@@ -45,7 +47,7 @@ class OutputFile:
         """Replace the content by ``text``; for stdout, keep it until the work is done."""
         self._last = text
         if self._path is not None:
-            temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
+            temporary = self._path.with_name(f".mlxcel-{os.getpid()}.tmp")
             try:
                 with temporary.open("w", encoding="utf-8") as stream:
                     stream.write(text)

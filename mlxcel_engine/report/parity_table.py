@@ -37,13 +37,13 @@ def print_parity(record: ParityRecord, console: Console) -> None:
 def _print(record: ParityRecord, console: Console) -> None:
     plain = not console.is_terminal
     for line in _heading(record):
-        console.print(Text(line), soft_wrap=True)
+        console.print(Text(line))
     for case in record.config.cases:
         for prompt in record.config.prompts:
             console.print()
             how = "chat template" if prompt.chat_template else "raw"
-            text = f"{case}, {prompt.name} ({prompt.tokens} tokens, {how}): {_short(prompt.text, 60)}"
-            console.print(Text(text), soft_wrap=True)
+            text = f"{case}, {prompt.name} ({len(prompt.ids)} tokens, {how}): {_short(prompt.text, 60)}"
+            console.print(Text(text))
             console.print(
                 _streams_table([s for s in record.streams if (s.case, s.prompt) == (case, prompt.name)], plain)
             )
@@ -71,12 +71,14 @@ def _table(plain: bool, *columns: str) -> Table:
 
 def _streams_table(streams: list[StreamRecord], plain: bool) -> Table:
     table = _table(plain, "path", "tokens", "finish", "evidence", "text")
+    first: dict[str, str] = {}
     for stream in streams:
         if stream.unavailable or stream.invalid:
             table.add_row(stream.path, "-", "-", Text(stream.unavailable or stream.invalid or ""), "-")
         else:
             finish = stream.finish_reason or "none"
-            shown = Text(repr(stream.text))
+            same = first.setdefault(stream.text, stream.path)
+            shown = Text(repr(stream.text) if same == stream.path else f"the same as {same}")
             table.add_row(stream.path, str(len(stream.ids)), finish, _evidence(stream.evidence), shown)
     return table
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,11 +23,8 @@ from tests.faults import FaultyEngine
 from tests.loaded import write_checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from mlxcel_engine.loader.load import LoadedModel
-    from mlxcel_engine.paths import PathRequest, TokenStep
+    from mlxcel_engine.paths import PathRequest, TokenSteps
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +135,7 @@ def test_a_crashed_path_exits_3_keeps_the_others_and_hides_the_traceback_unless_
         def run(self, loaded: LoadedModel, request: PathRequest) -> PathRun:
             return PathRun(self.crash(), lambda: pytest.fail("asked for evidence"))
 
-        def crash(self) -> Iterator[TokenStep]:
+        def crash(self) -> TokenSteps:
             raise MemoryError("out of memory")
             yield
 
@@ -163,7 +165,7 @@ def test_a_crashed_path_exits_3_keeps_the_others_and_hides_the_traceback_unless_
         (("--prefill-chunk", "0"), "0; give a whole number of 1 or more"),
         (("--noise-bound", "nan"), "nan; give a number of 0 or more"),
         (("-n", "600"), "exceed the context of 512"),
-        (("--paths", "cli,paged2"), "paged2: no such path"),
+        (("--paths", "cli,paged2"), "'paged2': no such path"),
         (("--dtype", "float16"), "float16 is unusable on a CPU"),
         (("--dtype", "float8"), "float8"),
         (("--weights", "tiny"), "tiny"),
@@ -210,3 +212,69 @@ def test_help_version_and_unknown_commands(capsys: pytest.CaptureFixture[str]) -
     assert "parity" in capsys.readouterr().out
     assert main(["pairty"]) == 2
     assert "pairty" in one_line(capsys.readouterr().err)
+
+
+RUN = "import sys; from mlxcel_engine.cli.main import main; sys.exit(main(sys.argv[1:]))"
+
+
+def start(checkpoint: str, *options: str, **pipes: Any) -> subprocess.Popen[str]:
+    arguments = [sys.executable, "-c", RUN, "parity", "-m", checkpoint, "-p", "to be", *options]
+    return subprocess.Popen(arguments, text=True, stderr=subprocess.PIPE, **pipes)
+
+
+def test_a_reader_that_leaves_does_not_change_the_exit_code(checkpoint: str) -> None:
+    for options, code in ((("--expect-identical",), 0), (("--expect-identical", "--paths", "cli"), 3)):
+        reading, writing = os.pipe()
+        os.close(reading)
+        with start(checkpoint, "-n", "4", *options, stdout=writing) as process:
+            os.close(writing)
+            assert process.stderr is not None
+            assert "Traceback" not in process.stderr.read()
+        assert process.returncode == code
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_run_that_is_stopped_gives_its_output_name_back(
+    number: signal.Signals, code: int, checkpoint: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "out.json"
+    with start(checkpoint, "-n", "450", "--json", str(file), stdout=subprocess.DEVNULL) as process:
+        assert process.stderr is not None
+        while "greedy" not in (line := process.stderr.readline()):
+            assert line, "it ended before it began"
+        assert file.exists()
+        process.send_signal(number)
+        rest = process.stderr.read()
+    assert process.returncode == code
+    assert list(tmp_path.iterdir()) == []
+    assert "Traceback" not in rest
+    assert number != signal.SIGINT or "error: interrupted" in rest
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full to run out of room on")
+def test_odd_output_places_are_one_line(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for place in ("/dev/full", str(tmp_path)):
+        for force in ((), ("--force",)):
+            assert parity(checkpoint, "--json", place, *force) == 2
+            assert "not a regular file" in one_line(capsys.readouterr().err)
+    link, target = tmp_path / "link.json", tmp_path / "target.json"
+    target.write_text("old")
+    link.symlink_to(target)
+    assert parity(checkpoint, "--json", str(link), "--force") == 0
+    assert link.is_symlink()
+    assert json.loads(target.read_text())["kind"] == "parity"
+
+
+def test_options_without_effect_and_empty_names_are_refused(
+    checkpoint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert parity(checkpoint, "--allow-near-tie") == 2
+    assert "--expect-identical" in one_line(capsys.readouterr().err)
+    assert main(["parity", "-m", "", "-p", "x"]) == 2
+    assert "the model name is empty" in one_line(capsys.readouterr().err)
+    assert main(["parity", "-m", "~nobody-of-this-name/x", "-p", "x"]) == 2
+    assert "not a usable path" in one_line(capsys.readouterr().err)
+    assert main(["parity", "-m", checkpoint, "-p", "\udcff"]) == 2
+    assert "not valid UTF-8" in one_line(capsys.readouterr().err)
+    assert parity(checkpoint, "--paths", "cli") == 0
+    assert "nothing was compared" in capsys.readouterr().err

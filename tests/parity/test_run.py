@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 import pytest
 
-from mlxcel_engine.errors import RunError
+from mlxcel_engine.errors import RunError, UsageError
 from mlxcel_engine.parity.gate import judge
 from mlxcel_engine.parity.run import ParityOptions, run_parity
-from mlxcel_engine.paths import PathRun, all_paths
+from mlxcel_engine.paths import PathRequest, PathRun, all_paths
 from mlxcel_engine.paths.engine import EnginePath
-from mlxcel_engine.prompts import Prompt
+from mlxcel_engine.prompts import Prompt, encode_prompt
 from tests.faults import FaultyEngine, Heard, here, row, run
 from tests.loaded import tiny_loaded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mlxcel_engine.loader.load import LoadedModel
-    from mlxcel_engine.paths import PathRequest, TokenStep
+    from mlxcel_engine.paths import PathRequest, TokenSteps
     from mlxcel_engine.records.parity import ParityRecord
 
 
@@ -162,6 +160,60 @@ def test_a_path_that_feeds_other_ids_is_found_by_what_the_model_got() -> None:
     assert [(r.verdict, r.reason) for r in record.rows] == [("invalid", "the prompt ids differ")]
 
 
+def test_a_prompt_that_goes_through_twice_is_invalid() -> None:
+    class Twice(EnginePath):
+        def run(self, loaded: LoadedModel, request: PathRequest) -> PathRun:
+            run = super().run(loaded, request)
+
+            def steps() -> TokenSteps:
+                for step in run.steps:
+                    if step.finish_reason is not None:
+                        loaded.model(mx.array([request.prompt.ids]))
+                        loaded.model(mx.array([request.prompt.ids]))
+                    yield step
+
+            return PathRun(steps(), run.evidence)
+
+    record = run(tiny_loaded(), [all_paths()[0], Twice()], n=4)
+    assert record.rows[0].verdict == "invalid"
+    assert "5 forwards after the prompt for 4 tokens" in record.rows[0].reason
+
+
+def test_two_runs_on_one_model_at_a_time_are_refused() -> None:
+    loaded = tiny_loaded()
+    request = PathRequest(Prompt("p", "", (1, 2, 3), chat=False), 4, 2048)
+    first, second = (path.run(loaded, request).steps for path in all_paths()[:2])
+    next(first)
+    with pytest.raises(RunError, match="another run on this model is still open"):
+        next(second)
+    first.close()
+    assert len(list(all_paths()[2].run(loaded, request).steps)) == 4
+
+
+@pytest.mark.parametrize("path", all_paths(), ids=lambda path: str(path.name))
+def test_zero_tokens_are_an_empty_result_and_fewer_are_refused(path: DecodePath) -> None:
+    loaded = tiny_loaded()
+    prompt = Prompt("p", "", (1, 2, 3), chat=False)
+    run = path.run(loaded, PathRequest(prompt, 0, 2048))
+    assert list(run.steps) == []
+    assert (run.evidence().forwarded, run.evidence().decode_forwards) == (0, 0)
+    with pytest.raises(UsageError, match="max_tokens is -1"):
+        PathRequest(prompt, -1, 2048)
+
+
+def test_a_thinking_tag_is_a_piece_of_its_own_and_then_close_is_enough() -> None:
+    loaded = tiny_loaded()
+    think = loaded.tokenizer.encode("<t>")
+    loaded.tokenizer._think_start, loaded.tokenizer._think_start_tokens = "<t>", tuple(think)
+    prompt = encode_prompt(loaded.tokenizer, "p", "think about it <t>\n", chat=False)
+    prompt = replace(prompt, chat=True)
+    outcome = run_parity(here(), loaded, [prompt], all_paths(), ParityOptions(8, 2048), Heard(), lambda _: None)
+    server = next(s for s in outcome.record.streams if s.path == "mlx-server").evidence
+    assert server is not None
+    assert server.partition == [(0, 15), (15, 18), (18, 19)]
+    assert judge(outcome.record.rows).exit_code == 0
+
+
 def test_nan_logits_never_pass() -> None:
     loaded = tiny_loaded()
     record = run(loaded, [all_paths()[0], FaultyEngine(float("nan"))], n=4)
@@ -175,8 +227,9 @@ def test_nan_logits_never_pass() -> None:
 def test_a_crashed_path_is_named() -> None:
     class Crashing(EnginePath):
         def run(self, loaded: LoadedModel, request: PathRequest) -> PathRun:
-            def steps() -> Iterator[TokenStep]:
+            def steps() -> TokenSteps:
                 yield next(real.steps)
+                real.steps.close()
                 raise ValueError("broken\npipe")
 
             real = super().run(loaded, request)

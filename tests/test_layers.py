@@ -28,6 +28,10 @@ ALLOWED: dict[str, set[str]] = {
 WITHOUT_MLX = [
     "mlxcel_engine.engine.plan",
     "mlxcel_engine.engine.finish",
+    "mlxcel_engine.engine.sampling",
+    "mlxcel_engine.engine.sampling.config",
+    "mlxcel_engine.engine.sampling.resolved",
+    "mlxcel_engine.engine.sampling.keys",
     "mlxcel_engine.parity.compare",
     "mlxcel_engine.parity.gate",
     "mlxcel_engine.parity.stream",

@@ -13,7 +13,17 @@ if TYPE_CHECKING:
     from mlxcel_engine.engine.engine import Engine
     from mlxcel_engine.engine.finish import FinishReason, StopRules, finish_step
     from mlxcel_engine.engine.plan import DEFAULT_CHUNK, Piece, PrefillPlan
-    from mlxcel_engine.engine.sampling import RowSampler, greedy
+    from mlxcel_engine.engine.sampling import (
+        GREEDY,
+        BreakerResolver,
+        ResolvedSampling,
+        RowSampler,
+        SamplingConfig,
+        as_mlx_lm,
+        greedy,
+        resolve_sampling,
+        sample_rows,
+    )
     from mlxcel_engine.engine.single import GeneratedToken, generate
     from mlxcel_engine.engine.types import (
         ClosedSequence,
@@ -28,6 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_CHUNK",
+    "GREEDY",
+    "BreakerResolver",
     "ClosedSequence",
     "Engine",
     "FinishReason",
@@ -36,16 +48,21 @@ __all__ = [
     "Piece",
     "PrefillOutcome",
     "PrefillPlan",
+    "ResolvedSampling",
     "RowOutput",
     "RowSampler",
+    "SamplingConfig",
     "SequenceId",
     "SequenceSpec",
     "StepBatch",
     "StepOutput",
     "StopRules",
+    "as_mlx_lm",
     "finish_step",
     "generate",
     "greedy",
+    "resolve_sampling",
+    "sample_rows",
 ]
 
 _MODULES = {
@@ -61,8 +78,15 @@ _MODULES = {
         "PrefillPlan",
     ),
     "sampling": (
+        "GREEDY",
+        "BreakerResolver",
+        "ResolvedSampling",
         "RowSampler",
+        "SamplingConfig",
+        "as_mlx_lm",
         "greedy",
+        "resolve_sampling",
+        "sample_rows",
     ),
     "single": (
         "GeneratedToken",

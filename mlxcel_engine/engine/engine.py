@@ -13,6 +13,8 @@ from mlxcel_engine.engine.attention import install_dispatch
 from mlxcel_engine.engine.families import family_support
 from mlxcel_engine.engine.kv.dense import DenseKv
 from mlxcel_engine.engine.plan import Piece, PrefillPlan
+from mlxcel_engine.engine.sampling.batch import sample_rows
+from mlxcel_engine.engine.sampling.row import RowSampler, row_ok
 from mlxcel_engine.engine.types import (
     ClosedSequence,
     PendingStep,
@@ -23,7 +25,7 @@ from mlxcel_engine.engine.types import (
     StepBatch,
     StepOutput,
 )
-from mlxcel_engine.errors import EngineError
+from mlxcel_engine.errors import EngineError, RunError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +44,7 @@ class _Sequence:
     id: SequenceId
     spec: SequenceSpec
     plan: PrefillPlan
+    sampler: RowSampler
     pending: mx.array
     forwarded: int = 0
     own_caches: list[Any] | None = None
@@ -82,7 +85,8 @@ class Engine:
         """Register a sequence and make room for it; nothing is forwarded yet."""
         sequence = SequenceId(next(self._ids))
         plan = PrefillPlan(len(spec.prompt), spec.chunk)
-        state = _Sequence(sequence, spec, plan, mx.array(spec.prompt[-1:], dtype=mx.uint32))
+        sampler = RowSampler(spec.sampling, spec.prompt)
+        state = _Sequence(sequence, spec, plan, sampler, mx.array(spec.prompt[-1:], dtype=mx.uint32))
         if self._kv:
             self._kv.create(sequence, len(spec.prompt) + spec.reserve)
         else:
@@ -125,10 +129,7 @@ class Engine:
                 done = f"{row.forwarded} of {row.plan.tail.start}"
                 raise EngineError(f"sequence {row.id}: {done} prompt tokens prefilled; prefill the rest before a step")
         logits = self._decode(rows)
-        logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-        tokens = _sample(rows, logprobs)
-        if tokens.shape != (len(rows),):
-            raise EngineError(f"a sampler returned tokens of shape {tokens.shape} for {len(rows)} rows")
+        tokens, logprobs = sample_rows([row.sampler for row in rows], logits)
         mx.async_eval(tokens, logprobs)
         for index, row in enumerate(rows):
             row.pending = tokens[index : index + 1] if len(rows) > 1 else tokens
@@ -141,7 +142,7 @@ class Engine:
         """Wait for a submitted step and read its tokens."""
         tokens: Any = pending.tokens.tolist()
         outputs = (
-            RowOutput(sequence, token, pending.logprobs[row])
+            _row_output(sequence, token, pending.logprobs[row])
             for row, (sequence, token) in enumerate(zip(pending.batch.rows, tokens, strict=True))
         )
         return StepOutput(tuple(outputs))
@@ -184,9 +185,6 @@ class Engine:
         return logits
 
 
-def _sample(rows: list[_Sequence], logprobs: mx.array) -> mx.array:
-    """Draw a token a row, uint32 ``[B]``: one call where all rows share a sampler."""
-    sampler = rows[0].spec.sampler
-    if all(row.spec.sampler is sampler for row in rows):
-        return sampler(logprobs)
-    return mx.concatenate([row.spec.sampler(logprobs[index : index + 1]) for index, row in enumerate(rows)])
+def _row_output(sequence: SequenceId, token: int, logprobs: mx.array) -> RowOutput:
+    error = None if row_ok(token, logprobs) else RunError(f"sequence {sequence}: every token is masked or NaN")
+    return RowOutput(sequence, token, logprobs, error)

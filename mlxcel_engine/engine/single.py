@@ -29,6 +29,10 @@ def generate(engine: Engine, spec: SequenceSpec, rules: StopRules) -> Iterator[G
     """Yield the tokens of one sequence; the next forward is queued before a token is read.
 
     Zero ``max_tokens`` yield nothing and forward nothing. The sequence is closed however the iteration ends.
+
+    Raises:
+        RunError: a step at which no token could be sampled.
+
     """
     if rules.max_tokens < 1:
         return
@@ -41,6 +45,8 @@ def generate(engine: Engine, spec: SequenceSpec, rules: StopRules) -> Iterator[G
         for generated in range(1, rules.max_tokens + 1):
             ahead = engine.submit(batch) if generated < rules.max_tokens else None
             (row,) = engine.collect(pending).rows
+            if row.error:
+                raise row.error
             reason = finish_step(row.token, generated, rules)
             yield GeneratedToken(row.token, row.logprobs, reason)
             if reason is not None or ahead is None:

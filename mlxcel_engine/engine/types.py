@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NewType
 
 from mlxcel_engine.engine.plan import DEFAULT_CHUNK
-from mlxcel_engine.engine.sampling import RowSampler, greedy
-from mlxcel_engine.errors import EngineError
+from mlxcel_engine.engine.sampling.resolved import GREEDY, ResolvedSampling
+from mlxcel_engine.errors import EngineError, RunError
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -19,13 +19,13 @@ SequenceId = NewType("SequenceId", int)
 
 @dataclass(frozen=True)
 class SequenceSpec:
-    """A sequence to open: prompt ids (at least one), sampler, and how many new tokens to reserve room for.
+    """A sequence to open: prompt ids (at least one), sampling, and how many new tokens to reserve room for.
 
     ``reserve`` is a hint that avoids growing the KV storage; a sequence may run past it.
     """
 
     prompt: tuple[int, ...]
-    sampler: RowSampler = field(default=greedy)
+    sampling: ResolvedSampling = GREEDY
     chunk: int = DEFAULT_CHUNK
     reserve: int = 256
 
@@ -65,11 +65,16 @@ class PendingStep:
 
 @dataclass(frozen=True)
 class RowOutput:
-    """One row's result: the sampled token and the logprobs ``[V]`` (nats, the model's dtype) it was sampled from."""
+    """One row's result: the sampled token and the logprobs ``[V]`` (nats, the model's dtype) it was sampled from.
+
+    ``error`` says that no token could be sampled, because every one is masked or a logit is NaN: ``token`` is then 0
+    and means nothing. Other rows of the step are not touched by it.
+    """
 
     id: SequenceId
     token: int
     logprobs: mx.array
+    error: RunError | None = None
 
 
 @dataclass(frozen=True)

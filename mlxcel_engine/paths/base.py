@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from mlxcel_engine.engine.sampling import RowSampler, greedy
+from mlxcel_engine.engine.sampling.resolved import GREEDY, ResolvedSampling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PathRequest:
-    """What a path is asked to generate; ``max_tokens`` of at least 1, ``sampler`` for this request alone."""
+    """What a path is asked to generate; ``max_tokens`` of at least 1."""
 
     prompt: Prompt
     max_tokens: int
     prefill_chunk: int
-    sampler: RowSampler = greedy
+    sampling: ResolvedSampling = GREEDY
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def _steps(engine: Engine, loaded: LoadedModel, request: PathRequest, log: Forwa
     from mlx_lm.generate import wired_limit
 
     detokenizer = loaded.tokenizer.detokenizer
-    spec = SequenceSpec(request.prompt.ids, request.sampler, request.prefill_chunk, request.max_tokens)
+    spec = SequenceSpec(request.prompt.ids, request.sampling, request.prefill_chunk, request.max_tokens)
     rules = StopRules(loaded.eos_ids, request.max_tokens)
     stream = mx.default_stream(mx.default_device())
     with wired_limit(loaded.model, [stream]), record_forwards(loaded.model, log):

@@ -240,8 +240,11 @@ def test_the_model_is_left_as_it_was() -> None:
     kind = type(loaded.model)
     run(loaded)
     assert type(loaded.model) is kind
-    with pytest.raises(RunError):
-        run(loaded, [FaultyEngine(float("nan")), _Raising()])
+    with pytest.raises(RunError, match="sequence 0: every token is masked or NaN"):
+        run(loaded, [FaultyEngine(float("nan")), *all_paths()[:1]])
+    assert type(loaded.model) is kind
+    with pytest.raises(RunError, match="stop here"):
+        run(loaded, [FaultyEngine(1.3), _Raising()])
     assert type(loaded.model) is kind
 
 

@@ -102,14 +102,14 @@ class SamplingConfig(BaseModel):
 
     @classmethod
     def parse(cls, mapping: Mapping[str, Any]) -> SamplingConfig:
-        """Make a config of a parsed JSON object.
+        """Make a config of a parsed JSON object (anything else is refused too).
 
         Raises:
             UsageError: an unknown key, a value outside its range, or an option without effect; one line.
 
         """
         try:
-            return cls.model_validate(dict(mapping))
+            return cls.model_validate(mapping)
         except ValidationError as error:
             raise UsageError(_one_line(error)) from None
 

@@ -41,12 +41,13 @@ class Turn:
 class Scores:
     """``values`` float32 ``[B, K]``, -inf where filtered; ``ids`` uint32 ``[B, K]``, or None: place is id.
 
-    ``weights`` are the values before the noise.
+    ``weights`` are the values before the noise, ``likeliest`` ``[B]`` the greatest logprobs before any filter.
     """
 
     values: mx.array
     weights: mx.array
     ids: mx.array | None
+    likeliest: mx.array
 
 
 def score_rows(logprobs: mx.array, settings: DrawSettings, turns: Sequence[Turn]) -> Scores:
@@ -54,16 +55,18 @@ def score_rows(logprobs: mx.array, settings: DrawSettings, turns: Sequence[Turn]
     values, ids = logprobs.astype(mx.float32), None
     if settings.ordered:
         values, ids = descending(values, settings.top_k)
+        likeliest = values[:, 0]
         values = apply_filters(values, ids, settings, _xtc_acts(settings, turns))
-    elif settings.min_p:
-        values = apply_filters(values, mx.array([]), settings, None)
+    else:
+        likeliest = mx.max(values, axis=-1)
+        values = apply_filters(values, None, settings, None)
     values = apply_temperature(values, settings)
     if settings.mirostat:
         values = mirostat.truncate(values, settings, _mu(turns))
     keys = mx.array(np.array([draw_key(turn.seed, turn.position, TOKEN) for turn in turns], dtype=np.uint32))
     uniform = uniforms(keys, logprobs.shape[-1])
     noise = gumbel(uniform if ids is None else mx.take_along_axis(uniform, ids, axis=-1))
-    return Scores(values + noise, values, ids)
+    return Scores(values + noise, values, ids, likeliest)
 
 
 def draw_rows(
@@ -79,7 +82,7 @@ def draw_rows(
     if scores.ids is not None:
         best = scores.values == mx.max(scores.values, axis=-1, keepdims=True)
         tokens = mx.min(mx.where(best, scores.ids, _NO_ID), axis=-1)
-    tokens = mx.where(mx.isfinite(mx.max(logprobs, axis=-1)), tokens, 0).astype(mx.uint32)
+    tokens = mx.where(mx.isfinite(scores.likeliest), tokens, 0).astype(mx.uint32)
     if not settings.mirostat:
         return tokens, [None] * len(turns)
     mu = mirostat.updated(_mu(turns), scores.weights, places, settings)

@@ -9,7 +9,7 @@ the last token, and its XTC draws from global state.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _SIGN = 0x80000000
 _LOW = 0xFFFFFFFF
+_UNIT = 2.0**44  # the mass of the likeliest token; 2**19 of them still fit 64 bits
 
 
 def descending(logprobs: mx.array, top_k: int) -> tuple[mx.array, mx.array]:
@@ -40,23 +41,21 @@ def apply_typical(logprobs: mx.array, p: float, min_keep: int) -> mx.array:
     """Keep the tokens whose surprise is nearest the entropy, until more than ``p`` is kept (Meister et al., 2022)."""
     alive = _alive(logprobs)
     normal = mx.where(alive, logprobs - mx.logsumexp(logprobs, axis=-1, keepdims=True), -math.inf)
-    probs = mx.exp(normal)
-    entropy = -mx.sum(mx.where(alive, probs * normal, 0.0), axis=-1, keepdims=True)
+    entropy = -mx.sum(mx.where(alive, mx.exp(normal) * normal, 0.0), axis=-1, keepdims=True)
     distance = mx.where(alive, mx.abs(-normal - entropy), math.inf)
     places = mx.arange(logprobs.shape[-1], dtype=mx.uint64)
     keys = (distance.view(mx.uint32).astype(mx.uint64) << 32) | places  # nearest first, equal ones as they stood
     order = (mx.sort(keys, axis=-1) & _LOW).astype(mx.uint32)
-    before = mx.cumsum(mx.take_along_axis(probs, order, axis=-1), axis=-1, inclusive=False)
+    before, total = _masses(mx.take_along_axis(logprobs, order, axis=-1))
     rank = mx.arange(logprobs.shape[-1])
-    keep = (before <= p) | (rank < max(min_keep, 1))
+    keep = (before <= p * total) | (rank < max(min_keep, 1))
     return _kept(logprobs, mx.put_along_axis(mx.zeros_like(keep), order, keep, axis=-1))
 
 
 def apply_top_p(logprobs: mx.array, p: float, min_keep: int) -> mx.array:
     """Keep the likeliest tokens until at least ``p`` is kept (Holtzman et al., 2020)."""
-    probs = mx.softmax(logprobs, axis=-1)
-    before = mx.cumsum(probs, axis=-1, inclusive=False)
-    return _kept(logprobs, (before < p) | (_rank(logprobs) < max(min_keep, 1)))
+    before, total = _masses(logprobs)
+    return _kept(logprobs, (before < p * total) | (_rank(logprobs) < max(min_keep, 1)))
 
 
 def apply_min_p(logprobs: mx.array, p: float, min_keep: int) -> mx.array:
@@ -82,17 +81,32 @@ def apply_xtc(logprobs: mx.array, ids: mx.array, acts: mx.array, settings: DrawS
     return _kept(logprobs, ~drop)
 
 
-def apply_filters(logprobs: mx.array, ids: mx.array, settings: DrawSettings, xtc_acts: Any) -> mx.array:
-    """Run the filters after top-k that are on; ``xtc_acts`` as for :func:`apply_xtc`, None where no row's coin fell."""
+def apply_filters(
+    logprobs: mx.array, ids: mx.array | None, settings: DrawSettings, xtc_acts: mx.array | None
+) -> mx.array:
+    """Run the filters after top-k that are on; ``xtc_acts`` as for :func:`apply_xtc`, None where no row's coin fell.
+
+    ``ids`` None: the logprobs stand in the order of their ids, which is enough for min-p alone.
+    """
     if settings.typical_p < 1:
         logprobs = apply_typical(logprobs, settings.typical_p, settings.min_keep)
     if settings.top_p < 1:
         logprobs = apply_top_p(logprobs, settings.top_p, settings.min_keep)
     if settings.min_p > 0:
         logprobs = apply_min_p(logprobs, settings.min_p, settings.min_keep)
-    if xtc_acts is not None:
+    if xtc_acts is not None and ids is not None:
         logprobs = apply_xtc(logprobs, ids, xtc_acts, settings)
     return logprobs
+
+
+def _masses(logprobs: mx.array) -> tuple[mx.array, mx.array]:
+    """The mass before each token ``[B, K]`` and of all ``[B, 1]``, float32 on one scale.
+
+    Summed as whole numbers: exact in any order, where a float32 sum of 50,000 is off in its fifth decimal.
+    """
+    weights = (mx.exp(logprobs - mx.max(logprobs, axis=-1, keepdims=True)) * _UNIT).astype(mx.uint64)
+    before = mx.cumsum(weights, axis=-1, inclusive=False)
+    return before.astype(mx.float32), mx.sum(weights, axis=-1, keepdims=True).astype(mx.float32)
 
 
 def _alive(logprobs: mx.array) -> mx.array:

@@ -38,6 +38,8 @@ def sample_rows(rows: Sequence[RowSampler], logits: mx.array) -> tuple[mx.array,
 
 def draw(rows: Sequence[RowSampler], logprobs: mx.array) -> tuple[mx.array, Sequence[mx.array | None]]:
     """Draw a token a row, uint32 ``[B]``, and each row's next mirostat state; the rows stay as they are."""
+    if len(rows) == 1:
+        return _draw_group(rows, logprobs)
     groups: dict[object, list[int]] = {}
     for index, row in enumerate(rows):
         groups.setdefault(row.settings.group, []).append(index)

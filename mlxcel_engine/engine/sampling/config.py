@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 DEFAULT_BREAKERS: Final = ("\n", ":", '"', "*")
 
 _Fraction = Annotated[float, Field(ge=0, le=1)]
-_Positive = Annotated[float, Field(gt=0)]
-_NonNegative = Annotated[float, Field(ge=0)]
+_Positive = Annotated[float, Field(ge=1e-6, le=1e6)]  # these bounds keep every step finite in float32
+_NonNegative = Annotated[float, Field(ge=0, le=1e6)]
+_Signed = Annotated[float, Field(ge=-1e6, le=1e6)]
 _Window = Annotated[int, Field(ge=-1)]
 
 
@@ -34,8 +35,8 @@ def _bias_values(value: dict[int, float]) -> dict[int, float]:
     for token, bias in value.items():
         if token < 0:
             raise ValueError(f"token {token}: ids are 0 or more")
-        if math.isnan(bias) or bias == math.inf or bias == 0:
-            raise ValueError(f"token {token}: {bias} is no bias; give a finite one other than 0, or -inf (JSON: false)")
+        if not (0 < abs(bias) <= 1e6 or bias == -math.inf):
+            raise ValueError(f"token {token}: {bias} is no bias; give one up to 1e6, not 0, or -inf (JSON: false)")
     return value
 
 
@@ -77,11 +78,11 @@ class SamplingConfig(BaseModel):
 
     logit_bias: _Bias = Field(default_factory=dict)
     repeat_penalty: _Positive = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
+    frequency_penalty: _Signed = 0.0
+    presence_penalty: _Signed = 0.0
     repeat_last_n: _Window = 64
     dry_multiplier: _NonNegative = 0.0
-    dry_base: Annotated[float, Field(ge=1)] = 1.75
+    dry_base: Annotated[float, Field(ge=1, le=1e6)] = 1.75
     dry_allowed_length: Annotated[int, Field(ge=0)] = 2
     dry_penalty_last_n: _Window = -1
     dry_sequence_breakers: _Breakers = DEFAULT_BREAKERS
@@ -181,6 +182,12 @@ class SamplingConfig(BaseModel):
         for name, subjects in _REFINES.items():
             if self.is_on(name) and not any(self.is_on(subject) for subject in subjects):
                 raise ValueError(f"{name}={getattr(self, name)!r} has no effect without {' or '.join(subjects)}")
+        if 0 < self.temperature < 1e-6:
+            raise ValueError(f"temperature={self.temperature} is not in its range: {_RANGES['temperature']}")
+        needed = max(self.dry_allowed_length, 1)
+        if self.dry and 0 < self.dry_penalty_last_n <= needed:
+            last_n = f"dry_penalty_last_n={self.dry_penalty_last_n}"
+            raise ValueError(f"{last_n} has no effect: it must be above dry_allowed_length (and 1), so above {needed}")
         drawing = [name for name in (*_FILTERS, "dynatemp_range", "mirostat") if self.is_on(name)]
         if self.greedy and drawing:
             raise ValueError(f"{drawing[0]} has no effect at temperature 0 (greedy); set a temperature or remove it")
@@ -211,13 +218,14 @@ def _range(name: str) -> str:
 
 _RANGES: Final = {
     **dict.fromkeys(("typical_p", "top_p", "min_p", "xtc_probability"), "0 to 1"),
-    **dict.fromkeys(("repeat_penalty", "mirostat_tau", "mirostat_eta"), "more than 0"),
-    **dict.fromkeys(("temperature", "dynatemp_range", "dynatemp_exponent", "dry_multiplier"), "0 or more"),
+    **dict.fromkeys(("repeat_penalty", "mirostat_tau", "mirostat_eta"), "1e-6 to 1e6"),
+    **dict.fromkeys(("dynatemp_range", "dynatemp_exponent", "dry_multiplier"), "0 to 1e6"),
     **dict.fromkeys(("dry_allowed_length", "min_keep"), "0 or more, whole"),
     **dict.fromkeys(("repeat_last_n", "dry_penalty_last_n"), "-1 for all, 0 for off, or more, whole"),
-    **dict.fromkeys(("frequency_penalty", "presence_penalty"), "any finite number"),
+    **dict.fromkeys(("frequency_penalty", "presence_penalty"), "-1e6 to 1e6"),
     "xtc_threshold": "0 to 0.5",
-    "dry_base": "1 or more",
+    "dry_base": "1 to 1e6",
+    "temperature": "0 for greedy, or 1e-6 to 1e6",
     "mirostat": "0, 1 or 2",
     "top_k": "a whole number, 0 or less for off",
     "seed": "0 to 2**64-1, whole",

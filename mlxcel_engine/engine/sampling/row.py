@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import mlx.core as mx
@@ -33,9 +33,9 @@ class _Tables:
     bias: mx.array | None
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _State:
-    """``length`` tokens of history, ``position`` of them drawn; its arrays are never changed."""
+    """``length`` tokens of history and ``position`` draws; never changed, and neither are its arrays."""
 
     length: int
     position: int
@@ -114,11 +114,12 @@ class RowSampler:
             self._history.put(state.length, token)
             if self._tables and self._tables.dry and dry:
                 dry = self._tables.dry.advance(dry, self._history, state.length)
-        self._state = replace(state, length=state.length + 1, dry=dry)
+        self._state = _State(state.length + 1, state.position, dry, state.mu)
 
     def advance(self, mu: mx.array | None) -> None:
         """Go to the next position, with mirostat's new state if there is one."""
-        self._state = replace(self._state, position=self._state.position + 1, mu=mu)
+        state = self._state
+        self._state = _State(state.length, state.position + 1, state.dry, mu)
         if mu is not None:
             self._mus.append(mu)
 
@@ -161,7 +162,8 @@ class RowSampler:
             bias = mx.array(np.array(list(config.logit_bias.values()), dtype=np.float32))
         self._tables = _Tables(dry, ids, bias)
         if dry:
-            self._state = replace(self._state, dry=dry.start(self._prompt))
+            state = self._state
+            self._state = _State(state.length, state.position, dry.start(self._prompt), state.mu)
         return self._tables
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import mlx.core as mx
 
 if TYPE_CHECKING:
     from mlxcel_engine.engine.sampling.settings import DrawSettings
+
+_COLDEST: Final = 1e-6  # a dynamic temperature below it counts as 0
 
 
 def apply_temperature(logprobs: mx.array, settings: DrawSettings) -> mx.array:
@@ -25,7 +27,7 @@ def apply_temperature(logprobs: mx.array, settings: DrawSettings) -> mx.array:
     temperature = low + (high - low) * mx.power(_normalized_entropy(shifted), settings.dynatemp_exponent)
     places = mx.arange(shifted.shape[-1])
     coldest = mx.where(places == mx.argmax(shifted, axis=-1, keepdims=True), 0.0, -math.inf)
-    return mx.where(temperature > 0, shifted / temperature, coldest)
+    return mx.where(temperature >= _COLDEST, shifted / temperature, coldest)
 
 
 def _normalized_entropy(logprobs: mx.array) -> mx.array:

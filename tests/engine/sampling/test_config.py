@@ -13,6 +13,8 @@ from mlxcel_engine.loader.synthetic import byte_tokenizer
 OUT_OF_RANGE: list[tuple[str, Any]] = [
     ("temperature", -0.1),
     ("temperature", math.nan),
+    ("temperature", 1e7),
+    ("repeat_penalty", 1e-7),
     ("temperature", math.inf),
     ("temperature", "warm"),
     ("top_k", 1.5),
@@ -55,10 +57,15 @@ def test_a_value_out_of_range_is_named_with_its_range_in_one_line(name: str, val
     assert "(range: " in message
 
 
-@pytest.mark.parametrize("bias", [{"1": 0}, {"-1": 1.0}, {"x": 1.0}, {"1": math.nan}, {"1": math.inf}])
+@pytest.mark.parametrize("bias", [{"1": 0}, {"-1": 1.0}, {"x": 1.0}, {"1": math.nan}, {"1": math.inf}, {"1": 1e7}])
 def test_a_bias_that_is_none_is_refused(bias: dict[str, float]) -> None:
     with pytest.raises(UsageError, match="logit_bias"):
         SamplingConfig.parse({"logit_bias": bias})
+
+
+def test_a_temperature_that_float32_cannot_divide_by_is_refused() -> None:
+    with pytest.raises(UsageError, match="temperature=1e-07 is not in its range: 0 for greedy, or 1e-6 to 1e6"):
+        SamplingConfig.parse({"temperature": 1e-7})
 
 
 def test_what_is_no_object_is_refused() -> None:
@@ -90,6 +97,8 @@ NO_EFFECT: list[dict[str, Any]] = [
     {"repeat_last_n": 0},
     {"dry_base": 2.0},
     {"dry_penalty_last_n": 10},
+    {"dry_multiplier": 1.0, "dry_penalty_last_n": 2},
+    {"dry_multiplier": 1.0, "dry_penalty_last_n": 1, "dry_allowed_length": 0},
 ]
 
 

@@ -173,6 +173,14 @@ def test_dynamic_temperature_of_0_leaves_the_likeliest() -> None:
     assert np.array(score_rows(mx.array(values), chosen, [Turn(0, 0)]).weights).tolist() == [[-math.inf, 0, -math.inf]]
 
 
+@pytest.mark.parametrize("temperature", [1e-6, 1e6])
+@pytest.mark.parametrize("span", [0.0, 1e-6, 1e6])
+def test_extreme_temperatures_draw_a_token_of_the_vocabulary(temperature: float, span: float) -> None:
+    chosen: dict[str, Any] = {"temperature": temperature, "dynatemp_range": span, "seed": 1}
+    drawn = tokens(row(SamplingConfig(**chosen)), 5) + tokens(row(SamplingConfig(**chosen, top_k=3)), 5)
+    assert max(drawn) < V
+
+
 def test_the_coin_of_xtc_falls_as_often_as_it_should_and_eos_always_stays() -> None:
     logits = np.log(np.array([[0.4, 0.3, 0.2, 0.1]], dtype=np.float32))
     sampler = row(SamplingConfig(temperature=1.0, xtc_probability=0.3, seed=9), eos=(1, 50_000))

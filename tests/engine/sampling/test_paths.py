@@ -22,7 +22,10 @@ from mlxcel_engine.engine.sampling import (
     greedy,
 )
 from mlxcel_engine.errors import EngineError, RunError
+from mlxcel_engine.paths import PathRequest, all_paths
+from mlxcel_engine.prompts import Prompt
 from tests.engine.sampling.rows import Floats32
+from tests.loaded import tiny_loaded
 from tests.tiny import VOCAB, tiny_model
 
 PROMPT = (1, 5, 9, 7, 1, 5, 9, 7, 3)
@@ -82,6 +85,14 @@ def test_the_loops_and_the_engine_give_the_same_tokens_and_logprobs_bitwise(name
     assert len(expected) == N
     assert same(through_generate_step(model, sampling), expected)
     assert same(through_batch_generator(model, sampling), expected)
+
+
+@pytest.mark.parametrize("name", ["seeded", "mirostat 2"])
+def test_the_paths_hand_the_sampling_to_their_loops(name: str) -> None:
+    loaded = tiny_loaded(model=tiny_model("llama"))
+    request = PathRequest(Prompt("p", "", PROMPT, chat=False), N, 4, SAMPLINGS[name])
+    runs = [[step.token for step in path.run(loaded, request).steps] for path in all_paths()]
+    assert runs == [[token for token, _ in through_engine(loaded.model, SAMPLINGS[name])]] * 3
 
 
 def test_another_seed_or_a_prompt_not_penalized_gives_another_run() -> None:

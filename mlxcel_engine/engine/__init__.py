@@ -22,13 +22,24 @@ if TYPE_CHECKING:
     )
     from mlxcel_engine.engine.plan import DEFAULT_CHUNK, Piece, PrefillPlan
     from mlxcel_engine.engine.progress import RowProgress, RowStep
-    from mlxcel_engine.engine.sampling import RowSampler, greedy
+    from mlxcel_engine.engine.sampling import (
+        GREEDY,
+        BreakerResolver,
+        ResolvedSampling,
+        RowSampler,
+        SamplingConfig,
+        as_mlx_lm,
+        greedy,
+        resolve_sampling,
+        sample_rows,
+    )
     from mlxcel_engine.engine.single import GeneratedToken, generate
     from mlxcel_engine.engine.text import Detokenizer, TextStream
     from mlxcel_engine.engine.types import (
         ClosedSequence,
         PendingStep,
         PrefillOutcome,
+        RowError,
         RowOutput,
         SequenceId,
         SequenceSpec,
@@ -38,6 +49,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_CHUNK",
+    "GREEDY",
+    "BreakerResolver",
     "ClosedSequence",
     "Detokenizer",
     "Engine",
@@ -50,19 +63,25 @@ __all__ = [
     "Piece",
     "PrefillOutcome",
     "PrefillPlan",
+    "ResolvedSampling",
+    "RowError",
     "RowOutput",
     "RowProgress",
     "RowSampler",
     "RowStep",
+    "SamplingConfig",
     "SequenceId",
     "SequenceSpec",
     "StepBatch",
     "StepOutput",
     "StopRules",
     "TextStream",
+    "as_mlx_lm",
     "finish_step",
     "generate",
     "greedy",
+    "resolve_sampling",
+    "sample_rows",
     "token_budget",
 ]
 
@@ -87,8 +106,15 @@ _MODULES = {
         "RowStep",
     ),
     "sampling": (
+        "GREEDY",
+        "BreakerResolver",
+        "ResolvedSampling",
         "RowSampler",
+        "SamplingConfig",
+        "as_mlx_lm",
         "greedy",
+        "resolve_sampling",
+        "sample_rows",
     ),
     "single": (
         "GeneratedToken",
@@ -102,6 +128,7 @@ _MODULES = {
         "ClosedSequence",
         "PendingStep",
         "PrefillOutcome",
+        "RowError",
         "RowOutput",
         "SequenceId",
         "SequenceSpec",

@@ -13,18 +13,20 @@ from mlxcel_engine.engine.families import family_support
 from mlxcel_engine.engine.kv.dense import DenseKv
 from mlxcel_engine.engine.kv.own import OwnCaches
 from mlxcel_engine.engine.plan import Piece, PrefillPlan
-from mlxcel_engine.engine.sampling import greedy
+from mlxcel_engine.engine.sampling.batch import sample_rows
+from mlxcel_engine.engine.sampling.row import RowSampler, row_ok
 from mlxcel_engine.engine.types import (
     ClosedSequence,
     PendingStep,
     PrefillOutcome,
+    RowError,
     RowOutput,
     SequenceId,
     SequenceSpec,
     StepBatch,
     StepOutput,
 )
-from mlxcel_engine.errors import EngineError
+from mlxcel_engine.errors import EngineError, RunError, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +45,7 @@ class _Sequence:
     id: SequenceId
     spec: SequenceSpec
     plan: PrefillPlan
+    sampler: RowSampler
     next_token: mx.array
     forwarded: int = 0
 
@@ -79,7 +82,8 @@ class Engine:
         sequence = SequenceId(next(self._ids))
         self._kv.create(sequence, len(spec.prompt), spec.reserve)
         plan = PrefillPlan(len(spec.prompt), spec.chunk)
-        self._sequences[sequence] = _Sequence(sequence, spec, plan, mx.array(spec.prompt[-1:], dtype=mx.uint32))
+        last = mx.array(spec.prompt[-1:], dtype=mx.uint32)
+        self._sequences[sequence] = _Sequence(sequence, spec, plan, RowSampler(spec.sampling, spec.prompt), last)
         return sequence
 
     def plan(self, sequence: SequenceId) -> PrefillPlan:
@@ -106,18 +110,15 @@ class Engine:
     def submit(self, batch: StepBatch) -> PendingStep:
         """Queue one decode step of every row without waiting, and make its tokens the rows' next inputs.
 
+        Where rows are stepped one by one, a row whose forward fails is an error of its own and the others go on.
+
         Raises:
-            EngineError: an unknown sequence, one whose prompt is not prefilled, or a sampler that returns no token
-                a row.
+            EngineError: an unknown sequence, or one whose prompt is not prefilled.
 
         """
-        rows = [self._ready(sequence) for sequence in batch.rows]
-        groups = [rows] if self._kv.batched else [[row] for row in rows]
-        results = [self._forward(group, _join([row.next_token for row in group])[:, None]) for group in groups]
-        logits = _join([logits[:, -1, :] for logits, _ in results])
-        logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-        tokens = _sample(rows, logprobs)
-        for _, forward in results:
+        rows, forwards, logits, errors = self._decode([self._ready(sequence) for sequence in batch.rows])
+        tokens, logprobs = sample_rows([row.sampler for row in rows], logits)
+        for forward in forwards:
             forward.commit()
         for index, row in enumerate(rows):
             row.next_token = tokens[index : index + 1] if len(rows) > 1 else tokens
@@ -126,16 +127,19 @@ class Engine:
         self._steps += 1
         if self._steps % _CLEAR_EVERY == 0:
             mx.clear_cache()
-        return PendingStep(batch, tokens, logprobs)
+        return PendingStep(tuple(row.id for row in rows), tokens, logprobs, tuple(errors))
 
     def collect(self, pending: PendingStep) -> StepOutput:
-        """Wait for a submitted step and read its tokens."""
+        """Wait for a submitted step and read its tokens; a row without a finite logprob is an error of its own."""
         tokens: Any = pending.tokens.tolist()
-        outputs = (
-            RowOutput(sequence, token, pending.logprobs[row])
-            for row, (sequence, token) in enumerate(zip(pending.batch.rows, tokens, strict=True))
-        )
-        return StepOutput(tuple(outputs))
+        rows, errors = [], list(pending.errors)
+        for index, (sequence, token) in enumerate(zip(pending.rows, tokens, strict=True)):
+            logprobs = pending.logprobs[index]
+            if row_ok(token, logprobs):
+                rows.append(RowOutput(sequence, token, logprobs))
+            else:
+                errors.append(RowError(sequence, RunError(f"sequence {sequence}: every token is masked or NaN")))
+        return StepOutput(tuple(rows), tuple(errors))
 
     def step(self, batch: StepBatch) -> StepOutput:
         """One decode step of every row: :meth:`submit` and :meth:`collect` without lookahead."""
@@ -161,6 +165,25 @@ class Engine:
             raise EngineError(f"sequence {sequence}: {done} prompt tokens prefilled; prefill the rest before a step")
         return state
 
+    def _decode(self, rows: list[_Sequence]) -> tuple[list[_Sequence], list[KvForward], mx.array, list[RowError]]:
+        """Feed every row its next token: the rows that went through, what commits them, logits ``[B, V]``, errors."""
+        if self._kv.batched or len(rows) == 1:
+            logits, forward = self._forward(rows, _join([row.next_token for row in rows])[:, None])
+            return rows, [forward], logits[:, -1, :], []
+        done, forwards, parts, errors = [], [], [], []
+        for row in rows:
+            try:
+                logits, forward = self._forward([row], row.next_token[:, None])
+            except Exception as error:  # whatever the model's code raises must not touch the other rows
+                errors.append(RowError(row.id, RunError(f"sequence {row.id}: its forward failed ({one_line(error)})")))
+                continue
+            done.append(row)
+            forwards.append(forward)
+            parts.append(logits[:, -1, :])
+        if not parts:
+            raise errors[0].error
+        return done, forwards, _join(parts), errors
+
     def _forward(self, rows: list[_Sequence], inputs: mx.array) -> tuple[mx.array, KvForward]:
         """Run the model on ``inputs`` ``[B, L]``; logits ``[B, L, V]``, and what commits the forward."""
         forward = self._kv.forward([row.id for row in rows], inputs.shape[1])
@@ -170,19 +193,3 @@ class Engine:
 def _join(arrays: list[mx.array]) -> mx.array:
     """Concatenate along the rows; a single array as it is."""
     return arrays[0] if len(arrays) == 1 else mx.concatenate(arrays)
-
-
-def _sample(rows: list[_Sequence], logprobs: mx.array) -> mx.array:
-    """Draw a token a row, uint32 ``[B]``: one call for all rows where each is greedy, else one call a row.
-
-    Raises:
-        EngineError: a sampler returned another shape.
-
-    """
-    if all(row.spec.sampler is greedy for row in rows):
-        return greedy(logprobs)
-    tokens = [row.spec.sampler(logprobs[index : index + 1]) for index, row in enumerate(rows)]
-    for row, token in zip(rows, tokens, strict=True):
-        if token.shape != (1,):
-            raise EngineError(f"sequence {row.id}: its sampler returned shape {token.shape}, (1,) expected")
-    return _join(tokens)

@@ -45,6 +45,7 @@ def generate(
     Raises:
         EngineError: on the first iteration, before any forward: the prompt fills the context, or the rules have stop
             strings and there is no detokenizer.
+        RunError: a step at which no token could be sampled.
 
     """
     budget = token_budget(len(spec.prompt), rules)
@@ -59,7 +60,10 @@ def generate(
         pending = engine.submit(batch)
         for generated in range(1, budget + 1):
             ahead = engine.submit(batch) if generated < budget else None
-            (row,) = engine.collect(pending).rows
+            output = engine.collect(pending)
+            if output.errors:
+                raise output.errors[0].error
+            (row,) = output.rows
             step = progress.advance(row.token)
             yield GeneratedToken(row.token, row.logprobs, step.text, step.finish)
             if step.finish is not None or ahead is None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NewType
 
 from mlxcel_engine.engine.plan import DEFAULT_CHUNK
-from mlxcel_engine.engine.sampling import RowSampler, greedy
-from mlxcel_engine.errors import EngineError
+from mlxcel_engine.engine.sampling.resolved import GREEDY, ResolvedSampling
+from mlxcel_engine.errors import EngineError, RunError
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -19,13 +19,13 @@ SequenceId = NewType("SequenceId", int)
 
 @dataclass(frozen=True)
 class SequenceSpec:
-    """A sequence to open: prompt ids (at least one), sampler, and how many new tokens to reserve room for.
+    """A sequence to open: prompt ids (at least one), sampling, and how many new tokens to reserve room for.
 
     ``reserve`` is a hint that avoids growing the KV storage; a sequence may run past it.
     """
 
     prompt: tuple[int, ...]
-    sampler: RowSampler = field(default=greedy)
+    sampling: ResolvedSampling = GREEDY
     chunk: int = DEFAULT_CHUNK
     reserve: int = 256
 
@@ -58,11 +58,15 @@ class StepBatch:
 
 @dataclass(frozen=True)
 class PendingStep:
-    """A submitted step that has not been read: ``tokens`` uint32 ``[B]``, ``logprobs`` float ``[B, V]``, lazy."""
+    """A submitted step that has not been read: ``tokens`` uint32 ``[B]``, ``logprobs`` float ``[B, V]``, lazy.
 
-    batch: StepBatch
+    ``rows`` are those that went through the model; ``errors`` the others.
+    """
+
+    rows: tuple[SequenceId, ...]
     tokens: mx.array
     logprobs: mx.array
+    errors: tuple[RowError, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,10 +79,19 @@ class RowOutput:
 
 
 @dataclass(frozen=True)
+class RowError:
+    """Why one row has no token: its own forward failed, or every token was masked or NaN. Close the sequence."""
+
+    id: SequenceId
+    error: RunError
+
+
+@dataclass(frozen=True)
 class StepOutput:
-    """The rows of a step in the order of its batch."""
+    """The rows of a step in the order of its batch, and the rows that failed, which did not touch them."""
 
     rows: tuple[RowOutput, ...]
+    errors: tuple[RowError, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from mlxcel_engine.engine.sampling import RowSampler, greedy
+from mlxcel_engine.engine.sampling.resolved import GREEDY, ResolvedSampling
 from mlxcel_engine.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,15 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PathRequest:
-    """What a path is asked to generate; ``max_tokens`` 0 gives nothing and forwards nothing.
-
-    ``sampler`` is for this request alone.
-    """
+    """What a path is asked to generate; ``max_tokens`` 0 gives nothing and forwards nothing."""
 
     prompt: Prompt
     max_tokens: int
     prefill_chunk: int
-    sampler: RowSampler = greedy
+    sampling: ResolvedSampling = GREEDY
 
     def __post_init__(self) -> None:
         if self.max_tokens < 0:

@@ -35,7 +35,7 @@ class EnginePath:
 def _steps(engine: Engine, loaded: LoadedModel, request: PathRequest, log: ForwardLog) -> TokenSteps:
     from mlx_lm.generate import wired_limit
 
-    spec = SequenceSpec(request.prompt.ids, request.sampler, request.prefill_chunk, request.max_tokens)
+    spec = SequenceSpec(request.prompt.ids, request.sampling, request.prefill_chunk, request.max_tokens)
     rules = StopRules(loaded.eos_ids, request.max_tokens)
     stream = mx.default_stream(mx.default_device())
     with wired_limit(loaded.model, [stream]), record_forwards(loaded.model, log):

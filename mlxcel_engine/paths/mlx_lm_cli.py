@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mlxcel_engine.engine.sampling import RowSampler, as_mlx_lm
 from mlxcel_engine.paths.base import PathRequest, PathRun, TokenStep, TokenSteps
 from mlxcel_engine.paths.evidence import mlx_lm_evidence
 from mlxcel_engine.paths.forward_log import ForwardLog, record_forwards
@@ -32,13 +33,15 @@ def _steps(loaded: LoadedModel, request: PathRequest, log: ForwardLog) -> TokenS
         return
     from mlx_lm.generate import DEFAULT_QUANTIZED_KV_START, stream_generate
 
+    sampler, processors = as_mlx_lm(RowSampler(request.sampling, request.prompt.ids))
     with record_forwards(loaded.model, log):
         for response in stream_generate(
             loaded.model,
             loaded.tokenizer,
             list(request.prompt.ids),
             max_tokens=request.max_tokens,
-            sampler=request.sampler,
+            sampler=sampler,
+            logits_processors=processors,
             max_kv_size=None,
             prefill_step_size=request.prefill_chunk,
             prompt_cache=None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
+from mlxcel_engine.engine.sampling import RowSampler, as_mlx_lm
 from mlxcel_engine.errors import RunError
 from mlxcel_engine.paths.base import PathRequest, PathRun, TokenStep, TokenSteps
 from mlxcel_engine.paths.evidence import mlx_lm_evidence
@@ -65,6 +66,7 @@ def _steps(loaded: LoadedModel, request: PathRequest, log: ForwardLog) -> TokenS
         prefill_step_size=request.prefill_chunk,
         stream=mx.default_stream(mx.default_device()),
     )
+    sampler, processors = as_mlx_lm(RowSampler(request.sampling, request.prompt.ids))
     try:
         with record_forwards(loaded.model, log):
             generator.insert_segments(
@@ -72,8 +74,8 @@ def _steps(loaded: LoadedModel, request: PathRequest, log: ForwardLog) -> TokenS
                 max_tokens=[request.max_tokens],
                 caches=[None],
                 all_tokens=[[]],
-                samplers=[request.sampler],
-                logits_processors=[[]],
+                samplers=[sampler],
+                logits_processors=[processors],
                 stop_sequences=[make_stop_sequences(tokenizer)],
             )
             finish = None

@@ -11,11 +11,22 @@ import numpy as np
 import pytest
 from mlx_lm.generate import generate_step
 
-from mlxcel_engine.engine import Engine, Piece, SequenceId, SequenceSpec, StepBatch, StopRules, generate
+from mlxcel_engine.engine import (
+    Engine,
+    Piece,
+    SamplingConfig,
+    SequenceId,
+    SequenceSpec,
+    StepBatch,
+    StopRules,
+    generate,
+    resolve_sampling,
+)
 from mlxcel_engine.engine import attention as dispatch
+from mlxcel_engine.engine import engine as engine_module
 from mlxcel_engine.engine.kv.dense import DenseKv
 from mlxcel_engine.errors import EngineError
-from tests.tiny import tiny_model
+from tests.tiny import VOCAB, tiny_model
 
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
 
@@ -80,22 +91,15 @@ def test_closing_while_a_step_is_queued_disturbs_nobody(name: str) -> None:
     assert tokens + steps(engine, stays, 4) == solo(model, 6)
 
 
-def test_a_sampler_that_fails_leaves_every_row_as_it_was() -> None:
+def test_sampling_that_fails_leaves_every_row_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("llama")
     engine = Engine(model)
-    calls: list[int] = []
-
-    def moody(logprobs: mx.array) -> mx.array:
-        calls.append(1)
-        if len(calls) == 3:
-            raise ValueError("not now")
-        return mx.argmax(logprobs, axis=-1)
-
-    moody_row, steady = opened(engine, sampler=moody), opened(engine, (2, 7, 1, 8))
-    batch = StepBatch((steady, moody_row))
+    batch = StepBatch((opened(engine, (2, 7, 1, 8)), opened(engine)))
     seen = [engine.step(batch) for _ in range(2)]
-    with pytest.raises(ValueError, match="not now"):
-        engine.step(batch)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_module, "sample_rows", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            engine.step(batch)
     seen += [engine.step(batch) for _ in range(3)]
     assert [output.rows[1].token for output in seen] == solo(model, 5)
     assert [output.rows[0].token for output in seen] == solo(model, 5, (2, 7, 1, 8))
@@ -113,35 +117,46 @@ def test_a_forward_that_fails_leaves_dense_rows_as_they_were(monkeypatch: pytest
     assert first + steps(engine, sequence, 4) == solo(model, 6)
 
 
-def test_a_forward_that_fails_half_way_ends_a_row_on_mlx_lms_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forward_that_fails_half_way_ends_a_row_on_mlx_lms_caches_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = tiny_model("lfm2")
     engine = Engine(model)
-    broken, other = opened(engine), opened(engine, (5, 5, 5))
+    first, broken, last = opened(engine, (5, 5, 5)), opened(engine), opened(engine, (2, 7))
+    batch = StepBatch((first, broken, last))
+    calls: list[int] = []
+    layer = type(model.layers[2])
+    real = layer.__call__
+
+    def failing_second(*arguments: Any, **settings: Any) -> Any:
+        calls.append(1)
+        return 1 / 0 if len(calls) == 3 * 1 + 2 else real(*arguments, **settings)
+
     with monkeypatch.context() as patch:
-        patch.setattr(type(model.layers[2]), "__call__", lambda *_, **__: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            engine.step(StepBatch((broken,)))
+        patch.setattr(layer, "__call__", failing_second)
+        output = engine.step(batch)
+    assert [row.id for row in output.rows] == [first, last]
+    assert [row.id for row in output.errors] == [broken]
+    assert "its forward failed (ZeroDivisionError" in str(output.errors[0].error)
     with pytest.raises(EngineError, match=f"sequence {broken}: a forward failed half-way"):
         engine.step(StepBatch((broken,)))
     engine.close(broken)
-    assert steps(engine, other, 3) == solo(model, 3, (5, 5, 5))
+    tokens = [row.token for row in output.rows]
+    assert [tokens[0], *steps(engine, first, 2)] == solo(model, 3, (5, 5, 5))
+    assert [tokens[1], *steps(engine, last, 2)] == solo(model, 3, (2, 7))
 
 
-def test_a_sampler_of_the_wrong_shape_is_named() -> None:
+def test_each_row_is_drawn_by_its_own_sampling_and_a_masked_row_is_an_error_of_its_own() -> None:
     engine = Engine(tiny_model("llama"))
-    sequence = opened(engine, sampler=lambda logprobs: mx.argmax(logprobs, axis=-1, keepdims=True))
-    with pytest.raises(EngineError, match=rf"sequence {sequence}: its sampler returned shape \(1, 1\)"):
-        engine.step(StepBatch((sequence,)))
-
-
-def test_each_row_is_drawn_by_its_own_sampler() -> None:
-    engine = Engine(tiny_model("llama"))
-
-    def forced(token: int) -> Any:
-        return lambda _: mx.array([token], dtype=mx.uint32)
-
-    rows = tuple(opened(engine, sampler=forced(token)) for token in (11, 12, 13))
+    forced = [resolve_sampling(SamplingConfig(logit_bias={token: 1000.0})) for token in (11, 12, 13)]
+    rows = tuple(opened(engine, sampling=sampling) for sampling in forced)
     assert [row.token for row in engine.step(StepBatch(rows[::-1])).rows] == [13, 12, 11]
+    nothing = resolve_sampling(SamplingConfig(logit_bias=dict.fromkeys(range(VOCAB), float("-inf"))))
+    masked = opened(engine, sampling=nothing)
+    output = engine.step(StepBatch((rows[0], masked, rows[1])))
+    assert [(row.id, row.token) for row in output.rows] == [(rows[0], 11), (rows[1], 12)]
+    assert [row.id for row in output.errors] == [masked]
+    assert f"sequence {masked}: every token is masked" in str(output.errors[0].error)
 
 
 def test_attention_that_goes_around_the_view_is_an_error_not_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +208,7 @@ def test_zero_tokens_forward_nothing_and_an_abandoned_iteration_closes_its_seque
 UNAFFECTED = """
 import mlxcel_engine, mlx.core as mx, numpy as np
 from mlx_lm.generate import generate_step
-from tests.tiny import tiny_model
+from tests.tiny import VOCAB, tiny_model
 def run(model):
     steps = generate_step(mx.array([3, 1, 4, 1]), model, max_tokens=8)
     return b"".join(np.array(logprobs).tobytes() for _, logprobs in steps)

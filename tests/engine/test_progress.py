@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 import pytest
@@ -30,26 +30,32 @@ from .tokenizers_built import bpe, bytes_only, ids_of, whole
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mlxcel_engine.engine import RowSampler
+    import mlx.nn as nn
 
 QUICK = settings(deadline=None, max_examples=150)
 MODEL = tiny_loaded().model
 NONE = frozenset[int]()
 
 
-def scripted(ids: Sequence[int]) -> RowSampler:
-    """A sampler that draws ``ids`` in order, then the last of them for ever; looks at no logprobs."""
-    script = iter(ids)
+def scripted(ids: Sequence[int], prompt_tokens: int) -> nn.Module:
+    """A tiny model whose logits favour ``ids`` in order, then the last of them for ever; for one run."""
+    model = tiny_loaded().model
+    kind: Any = type(model)
+    seen = [0]
 
-    def sample(logprobs: mx.array, /) -> mx.array:
-        return mx.array([next(script, ids[-1])] * logprobs.shape[0], mx.uint32)
+    def call(self: nn.Module, inputs: mx.array, **settings: Any) -> mx.array:
+        logits: mx.array = kind.__call__(self, inputs, **settings)
+        seen[0] += inputs.shape[1]
+        index = max(seen[0] - prompt_tokens, 0)
+        return logits.at[:, -1, ids[min(index, len(ids) - 1)]].add(1000.0)
 
-    return sample
+    model.__class__ = type(kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__})
+    return model
 
 
 def run(ids: Sequence[int], rules: StopRules) -> list[GeneratedToken]:
-    spec = SequenceSpec((65, 66, 67), scripted(ids))
-    return list(generate(Engine(MODEL), spec, rules, bytes_only().detokenizer))
+    engine = Engine(scripted(ids, 3))
+    return list(generate(engine, SequenceSpec((65, 66, 67)), rules, bytes_only().detokenizer))
 
 
 @QUICK
@@ -113,15 +119,13 @@ def test_what_cannot_be_honoured_is_refused_before_any_forward() -> None:
 
 def heard(eos_ids: tuple[int, ...], ids: Sequence[int], limit: int) -> dict[str, list[tuple[int, str, str | None]]]:
     """What each path yields for the same scripted draws."""
-    loaded = tiny_loaded(eos_ids=eos_ids, model=MODEL)
-    prompt = encode_prompt(loaded.tokenizer, "p", "two roads", chat=False)
-    return {
-        path.name: [
-            (step.token, step.text, step.finish_reason)
-            for step in path.run(loaded, PathRequest(prompt, limit, 2048, scripted(ids))).steps
-        ]
-        for path in all_paths()
-    }
+    found = {}
+    for path in all_paths():
+        loaded = tiny_loaded(eos_ids=eos_ids, model=scripted(ids, 9))
+        prompt = encode_prompt(loaded.tokenizer, "p", "two roads", chat=False)
+        steps = path.run(loaded, PathRequest(prompt, limit, 2048)).steps
+        found[path.name] = [(step.token, step.text, step.finish_reason) for step in steps]
+    return found
 
 
 @pytest.mark.parametrize("eos", [40, 41])

@@ -19,7 +19,7 @@ from tests.loaded import tiny_loaded
 
 if TYPE_CHECKING:
     from mlxcel_engine.loader.load import LoadedModel
-    from mlxcel_engine.paths import PathRequest, TokenSteps
+    from mlxcel_engine.paths import DecodePath, TokenSteps
     from mlxcel_engine.records.parity import ParityRecord
 
 
@@ -216,10 +216,10 @@ def test_a_thinking_tag_is_a_piece_of_its_own_and_then_close_is_enough() -> None
 
 def test_nan_logits_never_pass() -> None:
     loaded = tiny_loaded()
-    record = run(loaded, [all_paths()[0], FaultyEngine(float("nan"))], n=4)
-    assert record.rows[0].verdict == "diverged"
+    with pytest.raises(RunError, match="every token is masked or NaN"):
+        run(loaded, [all_paths()[0], FaultyEngine(float("nan"))], n=4)
     loaded.model.layers[1].self_attn.o_proj.weight *= float("nan")
-    record = run(loaded, n=4)
+    record = run(loaded, all_paths()[:2], n=4)
     assert {r.verdict for r in record.rows} == {"drift"}
     assert judge(record.rows).exit_code == 1
 
@@ -273,14 +273,21 @@ def test_the_model_is_left_as_it_was() -> None:
     kind = type(loaded.model)
     run(loaded)
     assert type(loaded.model) is kind
-    with pytest.raises(RunError):
-        run(loaded, [FaultyEngine(float("nan")), _Raising()])
+    with pytest.raises(RunError, match="sequence 0: every token is masked or NaN"):
+        run(loaded, [FaultyEngine(float("nan")), *all_paths()[:1]])
+    assert type(loaded.model) is kind
+    with pytest.raises(RunError, match="stop here"):
+        run(loaded, [FaultyEngine(1.3), _Raising()])
     assert type(loaded.model) is kind
 
 
 class _Raising(EnginePath):
     def run(self, loaded: LoadedModel, request: PathRequest) -> PathRun:
-        def raising(logprobs: mx.array) -> mx.array:
-            raise RuntimeError("stop here")
+        run = super().run(loaded, request)
 
-        return super().run(loaded, replace(request, sampler=raising))
+        def steps() -> TokenSteps:
+            next(run.steps)
+            run.steps.throw(RuntimeError("stop here"))
+            yield from ()
+
+        return PathRun(steps(), run.evidence)

@@ -28,7 +28,15 @@ class KvBatchView:
         self.layers = [LayerView(self, layer) for layer in range(layers)]
 
     def commit(self, tokens: int) -> None:
-        """Count ``tokens`` more in every row; call it once, after the model returned."""
+        """Count ``tokens`` more in every row; call it once, after the model returned.
+
+        Raises:
+            EngineError: several rows, and a layer took keys without attending through this view: it was handed
+                the new ones only.
+
+        """
+        if len(self.slabs) > 1 and any(layer.unread for layer in self.layers):
+            raise EngineError("this family attends by hand over what the cache returned; step it row by row")
         for slab in self.slabs:
             slab.length += tokens
 
@@ -77,6 +85,11 @@ class LayerView:
     def owns(self, keys: mx.array, values: mx.array) -> bool:
         """Whether these are the very arrays that :meth:`update_and_fetch` returned last."""
         return self._handed is not None and self._handed[0] is keys and self._handed[1] is values
+
+    @property
+    def unread(self) -> bool:
+        """Whether keys were appended that :meth:`attend` has not read."""
+        return self._handed is not None
 
     def attend(self, queries: mx.array, scale: float, mask: mx.array | str | None, sinks: mx.array | None) -> mx.array:
         """Attend ``queries`` ``[B, Hq, L, D]`` over every key held, the new ones included; ``[B, Hq, L, D]``."""

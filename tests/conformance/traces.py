@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import mlx.core as mx
 import numpy as np
@@ -16,12 +16,29 @@ if TYPE_CHECKING:
     import mlx.nn as nn
 
 STEPS = 12
-LENGTHS = (3, 12, 40, 1)  # of the ragged set's prompts; the last one joins late
-JOINS_AT, FIRST_LEAVES_AFTER = 4, 8
 CHUNK = 8
 TOLERANCE = 1e-4
 
+
+@dataclass(frozen=True)
+class Row:
+    """A request of a set: prompt length, steps after which it joins, tokens after which it leaves."""
+
+    length: int
+    joins: int = 0
+    tokens: int = STEPS
+    seed: int = 7
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        return prompt(self.length, self.seed)
+
+
+RAGGED = (Row(3, tokens=8), Row(12), Row(40), Row(1, joins=4))
+EQUAL = (Row(9, seed=1), Row(9, seed=2))  # rows of one length share one offset
 Trace = tuple[list[int], list[np.ndarray]]
+_Key = TypeVar("_Key")
+_MANY = 200  # iterations
 
 
 @dataclass(frozen=True)
@@ -46,11 +63,6 @@ def prompt(length: int, seed: int = 7) -> tuple[int, ...]:
     return tuple(int(i) for i in np.random.default_rng(seed + length).integers(0, VOCAB, length))
 
 
-def budget(length: int) -> int:
-    """How many tokens the ragged set's row of ``length`` prompt tokens generates."""
-    return FIRST_LEAVES_AFTER if length == LENGTHS[0] else STEPS
-
-
 def solo(model: Any, ids: tuple[int, ...], steps: int = STEPS, chunk: int = 2048) -> Trace:
     tokens, rows = [], []
     for token, logprobs in generate_step(mx.array(ids), model, max_tokens=steps, prefill_step_size=chunk):
@@ -67,48 +79,49 @@ def engine_alone(model: nn.Module, ids: tuple[int, ...], chunk: int) -> Trace:
     return trace
 
 
-def engine_ragged(engine: Engine) -> dict[int, Trace]:
-    """Four rows of other lengths on an engine, traces by prompt length; the last joins late, the first leaves early."""
-    traces: dict[int, Trace] = {}
-    live: dict[SequenceId, int] = {}
-
-    def join(length: int) -> None:
-        sequence = engine.open(SequenceSpec(prompt(length), chunk=CHUNK))
-        for piece in engine.plan(sequence).pieces:
-            engine.prefill(sequence, piece)
-        live[sequence], traces[length] = length, ([], [])
-
-    for length in LENGTHS[:-1]:
-        join(length)
-    for tick in range(JOINS_AT + STEPS):
-        if tick == JOINS_AT:
-            join(LENGTHS[-1])
-        for sequence, length in list(live.items()):
-            if len(traces[length][0]) == budget(length):
-                engine.close(sequence)
-                del live[sequence]
-        for row in engine.step(StepBatch(tuple(live))).rows:
-            _append(traces[live[row.id]], row.token, row.logprobs)
+def engine_rows(engine: Engine, rows: tuple[Row, ...] = RAGGED) -> dict[Row, Trace]:
+    """Run a set of rows that join and leave on an engine."""
+    traces: dict[Row, Trace] = {}
+    live: dict[SequenceId, Row] = {}
+    step = 0
+    while live or len(traces) < len(rows):
+        for row in rows:
+            if row.joins == step:
+                live[_prefilled(engine, row)], traces[row] = row, ([], [])
+        for output in engine.step(StepBatch(tuple(live))).rows:
+            trace = traces[live[output.id]]
+            _append(trace, output.token, output.logprobs)
+            if len(trace[0]) == live[output.id].tokens:
+                engine.close(output.id)
+                del live[output.id]
+        step += 1
     return traces
 
 
-def mlx_lm_ragged(model: nn.Module) -> dict[int, Trace]:
-    """Run the same four rows on ``mlx-lm``'s own ``BatchGenerator``."""
+def mlx_lm_rows(model: nn.Module, rows: tuple[Row, ...] = RAGGED) -> dict[Row, Trace]:
+    """Run the same set on ``mlx-lm``'s own ``BatchGenerator``; a row joins after as many of its iterations."""
     generator: Any = BatchGenerator(model, prefill_step_size=CHUNK, stream=mx.default_stream(mx.default_device()))
-    traces: dict[int, Trace] = {length: ([], []) for length in LENGTHS}
+    traces: dict[Row, Trace] = {row: ([], []) for row in rows}
+    known: dict[int, Row] = {}
     try:
-        lengths = _insert(generator, LENGTHS[:-1])
-        for tick in range(200):
-            if tick == JOINS_AT:
-                lengths |= _insert(generator, LENGTHS[-1:])
-            prompts, responses = generator.next()
+        for tick in range(_MANY):
+            joining = [row for row in rows if row.joins == tick]
+            if joining:
+                uids = generator.insert([list(row.prompt) for row in joining], [row.tokens for row in joining])
+                known.update(zip(uids, joining, strict=True))
+            _, responses = generator.next()
             for response in responses:
-                _append(traces[lengths[response.uid]], response.token, response.logprobs)
-            if tick > JOINS_AT and not prompts and not responses:
-                break
+                _append(traces[known[response.uid]], response.token, response.logprobs)
+            if all(len(trace[0]) == row.tokens for row, trace in traces.items()):
+                return traces
     finally:
         generator.close()
-    return traces
+    raise RuntimeError("BatchGenerator did not finish the rows")
+
+
+def solo_rows(model: nn.Module, rows: tuple[Row, ...] = RAGGED) -> dict[Row, Trace]:
+    """Run the rows one by one, each alone under ``generate_step``."""
+    return {row: solo(model, row.prompt, row.tokens, CHUNK) for row in rows}
 
 
 def gap(trace: Trace, reference: Trace) -> Gap:
@@ -121,15 +134,10 @@ def gap(trace: Trace, reference: Trace) -> Gap:
     return Gap(max((_largest(trace[1][i], reference[1][i]) for i in range(compared)), default=0.0), first)
 
 
-def widest(traces: dict[int, Trace], references: dict[int, Trace]) -> Gap:
+def widest(traces: dict[_Key, Trace], references: dict[_Key, Trace]) -> Gap:
     """Return the worst row's gap: any row with other tokens before any without, then the largest difference."""
-    gaps = [gap(traces[length], references[length]) for length in references]
+    gaps = [gap(traces[key], reference) for key, reference in references.items()]
     return max(gaps, key=lambda g: (g.first is not None, g.largest))
-
-
-def solo_set(model: nn.Module) -> dict[int, Trace]:
-    """Run the ragged set's rows one by one, each alone under ``generate_step``."""
-    return {length: solo(model, prompt(length), budget(length), CHUNK) for length in LENGTHS}
 
 
 def history_effect(model: nn.Module) -> float:
@@ -139,9 +147,11 @@ def history_effect(model: nn.Module) -> float:
     return _largest(solo(model, ids, 1)[1][0], solo(model, other, 1)[1][0])
 
 
-def _insert(generator: Any, lengths: tuple[int, ...]) -> dict[int, int]:
-    uids = generator.insert([list(prompt(length)) for length in lengths], [budget(length) for length in lengths])
-    return dict(zip(uids, lengths, strict=True))
+def _prefilled(engine: Engine, row: Row) -> SequenceId:
+    sequence = engine.open(SequenceSpec(row.prompt, chunk=CHUNK))
+    for piece in engine.plan(sequence).pieces:
+        engine.prefill(sequence, piece)
+    return sequence
 
 
 def _append(trace: Trace, token: int, logprobs: mx.array) -> None:

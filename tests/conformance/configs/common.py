@@ -60,3 +60,12 @@ MINISTRAL_ROPE: Config = {
 }
 # Attention layers of both kinds, in turn.
 ALTERNATING = ["sliding_attention", "full_attention", "sliding_attention"]
+LONG_ROPE: Config = {
+    "type": "longrope",
+    "short_factor": [1.0] * 4,
+    "long_factor": [2.0] * 4,
+    "short_mscale": 1.0,
+    "long_mscale": 1.2,
+    "original_max_position_embeddings": 64,
+}
+YARN: Config = {"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "mscale_all_dim": 0.7}

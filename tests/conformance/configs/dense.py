@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.conformance.configs.common import MINISTRAL_ROPE, WINDOW, Config
+from tests.conformance.configs.common import LONG_ROPE, MINISTRAL_ROPE, WINDOW, YARN, Config
 
 _EPS = 1e-5
 _LLAMA3_ROPE = {
@@ -32,13 +32,16 @@ _GRANITE: Config = {
 DENSE: dict[str, Config] = {
     "llama": {},
     "llama3-rope": {"model_type": "llama", "rope_scaling": _LLAMA3_ROPE},
+    "llama-dynamic-rope": {"model_type": "llama", "rope_scaling": {"rope_type": "dynamic", "factor": 4.0}},
     "mistral": {},
     "qwen": {"layer_norm_epsilon": _EPS, "kv_channels": 8, "num_key_value_heads": 4},
     "qwen2": {},
+    "qwen2-yarn": {"model_type": "qwen2", "rope_scaling": YARN},
     "qwen3": {},
     "mimo": {},
     "phi": {"num_key_value_heads": 4, "layer_norm_eps": _EPS, "partial_rotary_factor": 0.5},
     "phi3": {},
+    "phi3-longrope": {"model_type": "phi3", "rope_scaling": LONG_ROPE, "original_max_position_embeddings": 64},
     "phi3small": {
         "vocab_size": 100352,  # it masks its dummy tokens by their real ids; a smaller one is written out of bounds
         "dense_attention_every_n_layers": 2,

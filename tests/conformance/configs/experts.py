@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from tests.conformance.configs.common import EXPERTS, LATENT, ROUTED, Config
+from tests.conformance.configs.common import EXPERTS, LATENT, LONG_ROPE, ROUTED, YARN, Config
 
 _LOCAL: Config = {"num_local_experts": 4, "num_experts_per_tok": 2}
-_LONG_ROPE: Config = {
-    "type": "longrope",
-    "short_factor": [1.0] * 4,
-    "long_factor": [2.0] * 4,
-    "short_mscale": 1.0,
-    "long_mscale": 1.2,
-    "original_max_position_embeddings": 64,
-}
-_YARN: Config = {"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "mscale_all_dim": 0.7}
 _SPARSE: Config = {**EXPERTS, "decoder_sparse_step": 1, "mlp_only_layers": [0], "shared_expert_intermediate_size": 16}
 _GRANITE: Config = {
     "logits_scaling": 2.0,
@@ -39,7 +30,7 @@ _TEXT_LATENT: Config = {"text_config": {**LATENT, **ROUTED}}
 
 EXPERT: dict[str, Config] = {
     "mixtral": _LOCAL,
-    "phimoe": {**_LOCAL, "rope_scaling": _LONG_ROPE},
+    "phimoe": {**_LOCAL, "rope_scaling": LONG_ROPE},
     "phixtral": {"num_vocab": 300, "model_dim": 32, "num_heads": 4, "num_layers": 3, "rotary_dim": 4, **_LOCAL},
     "qwen2_moe": _SPARSE,
     "qwen3_moe": {**_SPARSE, "mlp_only_layers": []},
@@ -96,8 +87,8 @@ EXPERT: dict[str, Config] = {
         }
     },
     # Latent attention.
-    "minicpm3": {**LATENT, "rope_scaling": _LONG_ROPE, "dim_model_base": 16, "scale_depth": 1.4, "scale_emb": 2.0},
-    "deepseek_v2": {**LATENT, **ROUTED, "topk_method": "gready", "rope_scaling": _YARN},
+    "minicpm3": {**LATENT, "rope_scaling": LONG_ROPE, "dim_model_base": 16, "scale_depth": 1.4, "scale_emb": 2.0},
+    "deepseek_v2": {**LATENT, **ROUTED, "topk_method": "gready", "rope_scaling": YARN},
     "deepseek_v3": {**LATENT, **ROUTED},
     "deepseek_v32": {**LATENT, **ROUTED, **_INDEXER},
     "glm_moe_dsa": {

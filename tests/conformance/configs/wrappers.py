@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.conformance.configs.common import EXPERTS, Config
 from tests.conformance.configs.dense import DENSE
+from tests.conformance.configs.experts import EXPERT
 from tests.conformance.configs.recurrent import RECURRENT
 from tests.conformance.configs.sliding import SLIDING
 
@@ -15,6 +16,11 @@ WRAPPERS: dict[str, Config] = {
     "mistral3-sliding": {
         "model_type": "mistral3",
         "text_config": {**SLIDING["ministral3-sliding"]},
+    },
+    "mistral3-llama": {"model_type": "mistral3", "text_config": {"model_type": "mistral"}},
+    "mistral3-mistral4": {
+        "model_type": "mistral3",
+        "text_config": {"model_type": "mistral4", **EXPERT["mistral4"]},
     },
     "pixtral": {"text_config": {"model_type": "mistral"}},
     "qwen2_vl": {"text_config": {"model_type": "qwen2"}},

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import mlx.nn as nn
 
 # Families whose rounding noise would come near the tolerance with larger weights.
-SPREADS = {"gemma": 2.0, "nanbeige": 2.0, "kimi_k3": 2.0}
+SPREADS = dict.fromkeys(("ernie4_5", "gemma", "kimi_k3", "nanbeige", "nemotron", "phi3-longrope"), 2.0)
 
 __all__ = ["CONFIGS", "VOCAB", "parameters", "tiny_config", "tiny_model"]
 

@@ -11,8 +11,18 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 if TYPE_CHECKING:
     import mlx.nn as nn
 
-# Proven equal to `generate_step`, alone and in a ragged batch; tests/conformance holds this set to its matrix.
-BATCHED_FAMILIES = frozenset({"glm4", "granite", "llama", "olmo2", "qwen2", "qwen3", "qwen3_moe", "mixtral"})
+# Proven equal to `generate_step`, alone and in batches; docs/families.md is the proof, tests/conformance holds them equal.
+# fmt: off
+BATCHED_FAMILIES = frozenset({
+    "Klear", "apertus", "bailing_moe", "cohere", "dbrx", "deepseek", "deepseek_v2", "dots1", "ernie4_5",
+    "ernie4_5_moe", "exaone", "exaone4", "gemma", "glm", "glm4", "glm4_moe", "gpt2", "gpt_neox", "gptj", "granite",
+    "granitemoe", "granitemoehybrid", "helium", "hunyuan", "hunyuan_v1_dense", "internlm2", "internlm3", "lille-130m",
+    "llama", "llama4_text", "mimo", "minicpm", "minicpm3", "minimax", "ministral3", "mistral3", "mixtral", "nanbeige",
+    "nanochat", "nemotron", "nemotron-nas", "olmo2", "olmoe", "openelm", "phi", "phi3", "phimoe", "phixtral",
+    "pixtral", "qwen", "qwen2", "qwen2_moe", "qwen2_vl", "qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe", "seed_oss",
+    "smollm3", "starcoder2", "talkie", "telechat3", "youtu_llm",
+})
+# fmt: on
 
 # Families on plain KV caches whose attention a batched view cannot stand in for: what their code does.
 NOT_BATCHED = {

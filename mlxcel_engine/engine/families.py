@@ -11,7 +11,7 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 if TYPE_CHECKING:
     import mlx.nn as nn
 
-# Proven equal to `generate_step`, alone and in batches; docs/families.md is the proof, tests/conformance holds them equal.
+# Equal to `generate_step` alone and in batches: docs/families.md is the proof, tests/conformance holds this set to it.
 # fmt: off
 BATCHED_FAMILIES = frozenset({
     "Klear", "apertus", "bailing_moe", "cohere", "dbrx", "deepseek", "deepseek_v2", "dots1", "ernie4_5",

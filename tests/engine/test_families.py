@@ -7,8 +7,9 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from mlxcel_engine.engine import Engine, families
+from mlxcel_engine.engine import Engine, SequenceId, families
 from mlxcel_engine.engine.families import BATCHED_FAMILIES, NOT_BATCHED, architectures, family_support
+from mlxcel_engine.engine.kv.dense import DenseKv
 from mlxcel_engine.errors import EngineError
 from tests.conformance.traces import (
     EQUAL,
@@ -101,6 +102,17 @@ def test_a_family_that_the_view_cannot_serve_raises_rather_than_answer(
     assert engine.support.batched
     with pytest.raises(EngineError, match=error):
         engine_rows(engine)
+
+
+def test_several_rows_refuse_a_mask_rather_than_ignore_it() -> None:
+    store = DenseKv(layers=1)
+    rows = (SequenceId(0), SequenceId(1))
+    for row in rows:
+        store.create(row, reserve=1)
+    (layer,) = store.view(rows).layers
+    layer.update_and_fetch(mx.ones((2, 1, 1, 4)), mx.ones((2, 1, 1, 4)))
+    with pytest.raises(EngineError, match="masks by its own rule"):
+        layer.attend(mx.ones((2, 1, 1, 4)), 1.0, mx.zeros((1, 1, 1, 1)), None)
 
 
 def test_a_wrong_view_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,12 +92,19 @@ class LayerView:
         return self._handed is not None
 
     def attend(self, queries: mx.array, scale: float, mask: mx.array | str | None, sinks: mx.array | None) -> mx.array:
-        """Attend ``queries`` ``[B, Hq, L, D]`` over every key held, the new ones included; ``[B, Hq, L, D]``."""
+        """Attend ``queries`` ``[B, Hq, L, D]`` over every key held, the new ones included; ``[B, Hq, L, D]``.
+
+        Raises:
+            EngineError: several rows and a mask, which can only be the family's own: :meth:`make_mask` gave none.
+
+        """
         handed, self._handed = self._handed, None  # a reference kept here would make the next append a copy
         counters, slabs = self._batch.counters, self._batch.slabs
         counters.attention_calls += 1
         if handed is not None and len(slabs) == 1:
             return mx.fast.scaled_dot_product_attention(queries, *handed, scale=scale, mask=mask, sinks=sinks)
+        if mask is not None:
+            raise EngineError("this family masks by its own rule; step it row by row")
         length = queries.shape[2]
         rows = [
             mx.fast.scaled_dot_product_attention(

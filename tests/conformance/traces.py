@@ -67,7 +67,7 @@ def solo(model: Any, ids: tuple[int, ...], steps: int = STEPS, chunk: int = 2048
     tokens, rows = [], []
     for token, logprobs in generate_step(mx.array(ids), model, max_tokens=steps, prefill_step_size=chunk):
         tokens.append(int(token))
-        rows.append(np.array(logprobs))
+        rows.append(np.array(logprobs.astype(mx.float32)))
     return tokens, rows
 
 
@@ -75,7 +75,7 @@ def engine_alone(model: nn.Module, ids: tuple[int, ...], chunk: int) -> Trace:
     trace: Trace = ([], [])
     for step in generate(Engine(model), SequenceSpec(ids, chunk=chunk), StopRules(frozenset(), STEPS)):
         trace[0].append(step.token)
-        trace[1].append(np.array(step.logprobs))
+        trace[1].append(np.array(step.logprobs.astype(mx.float32)))
     return trace
 
 
@@ -156,7 +156,7 @@ def _prefilled(engine: Engine, row: Row) -> SequenceId:
 
 def _append(trace: Trace, token: int, logprobs: mx.array) -> None:
     trace[0].append(token)
-    trace[1].append(np.array(logprobs))
+    trace[1].append(np.array(logprobs.astype(mx.float32)))
 
 
 def _largest(one: np.ndarray, two: np.ndarray) -> float:

@@ -15,7 +15,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine-parity test test-checkpoint verify-fmt verify clean
+.PHONY: help setup engine-parity families test test-checkpoint verify-fmt verify clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -31,6 +31,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 engine-parity: $(STAMP) ## Print the parity table of MODEL; ARGS adds options.
 	$(BIN)/mlxcel-engine parity -m '$(MODEL)' $(ARGS)
+
+families: $(STAMP) ## Measure every model family and write docs/families.md (minutes).
+	MLXCEL_SDPA_DETERMINISTIC=1 $(BIN)/python -m tests.conformance.matrix --write docs/families.md
 
 test: $(STAMP) ## Run the default tests: no weights, no network.
 	$(BIN)/pytest

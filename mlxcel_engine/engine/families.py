@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,31 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 if TYPE_CHECKING:
     import mlx.nn as nn
 
-# Proven equal to `generate_step`, alone and in a ragged batch, by tests/engine/test_families.py.
-BATCHED_FAMILIES = frozenset({"glm4", "granite", "llama", "olmo2", "qwen2", "qwen3", "qwen3_moe", "mixtral"})
+# Equal to `generate_step` alone and in batches: docs/families.md is the proof, tests/conformance holds this set to it.
+# fmt: off
+BATCHED_FAMILIES = frozenset({
+    "Klear", "apertus", "bailing_moe", "cohere", "dbrx", "deepseek", "deepseek_v2", "dots1", "ernie4_5",
+    "ernie4_5_moe", "exaone", "exaone4", "gemma", "glm", "glm4", "glm4_moe", "gpt2", "gpt_neox", "gptj", "granite",
+    "granitemoe", "granitemoehybrid", "helium", "hunyuan", "hunyuan_v1_dense", "internlm2", "internlm3", "lille-130m",
+    "llama", "llama4_text", "mimo", "minicpm", "minicpm3", "minimax", "ministral3", "mistral3", "mixtral", "nanbeige",
+    "nanochat", "nemotron", "nemotron-nas", "olmo2", "olmoe", "openelm", "phi", "phi3", "phimoe", "phixtral",
+    "pixtral", "qwen", "qwen2", "qwen2_moe", "qwen2_vl", "qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe", "seed_oss",
+    "smollm3", "starcoder2", "talkie", "telechat3", "youtu_llm",
+})
+# fmt: on
+
+# Families on plain KV caches whose attention a batched view cannot stand in for: what their code does.
+NOT_BATCHED = {
+    "afm7": "it reads another layer's cache",
+    "deepseek_v3": "it uses the latent keys outside the attention call",
+    "gemma2": "it attends by hand",
+    "glm4_moe_lite": "it uses the latent keys outside the attention call",
+    "gpt_bigcode": "it expects one offset for all rows",
+    "mistral4": "it uses the latent keys outside the attention call",
+    "phi3small": "its block-sparse layers attend by hand",
+    "plamo": "it alters the keys after the cache returned them",
+    "stablelm": "it alters the keys after the cache returned them",
+}
 
 
 @dataclass(frozen=True)
@@ -25,15 +49,34 @@ class FamilySupport:
 
 
 def family_support(model: nn.Module) -> FamilySupport:
-    """Decide how ``model`` is stepped, by its module in ``mlx-lm`` and the caches that it asks for."""
-    module = type(model).__module__
-    family = module.rpartition(".")[2]
+    """Decide how ``model`` is stepped, by the architectures in it and the caches that it asks for."""
+    family = type(model).__module__.rpartition(".")[2]
     caches = make_prompt_cache(model)
     own = sorted({type(cache).__name__ for cache in caches if type(cache) is not KVCache})
-    if own:
-        reason = f"its layers keep {', '.join(own)}"
-    elif not module.startswith("mlx_lm.models.") or family not in BATCHED_FAMILIES:
-        reason = f"{family} is not proven equal in a batch"
-    else:
+    reason = f"its layers keep {', '.join(own)}" if own else _obstacle(model)
+    if reason is None:
         return FamilySupport(family, len(caches), True, "")
     return FamilySupport(family, len(caches), False, f"row by row: {reason}")
+
+
+def architectures(model: nn.Module) -> frozenset[str]:
+    """Return the families whose modules define a part of ``model``: its own, and that of a text model inside."""
+    names = {type(part).__module__ for part in model.modules()}
+    return frozenset(name.rpartition(".")[2] for name in names if hasattr(sys.modules[name], "ModelArgs"))
+
+
+def _obstacle(model: nn.Module) -> str | None:
+    """Return why a model on plain KV caches cannot be batched, or None."""
+    found = architectures(model)
+    unproven = sorted(found - BATCHED_FAMILIES)
+    known = [NOT_BATCHED[name] for name in unproven if name in NOT_BATCHED]
+    if known:
+        return known[0]
+    if unproven or not type(model).__module__.startswith("mlx_lm.models."):
+        return f"{', '.join(unproven) or type(model).__module__} is not proven equal in a batch"
+    for part in model.modules():
+        if getattr(part, "use_sliding", False):
+            return "its sliding layers keep plain caches"
+        if type(part).__name__ == "DynamicNTKScalingRoPE":
+            return "its dynamic rope expects one offset for all rows"
+    return None

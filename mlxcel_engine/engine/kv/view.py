@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 import mlx.core as mx
+from mlx_lm.models.base import create_causal_mask
 
 from mlxcel_engine.errors import EngineError
 
@@ -48,7 +49,7 @@ class ViewForward:
     def commit(self) -> None:
         """See :meth:`KvForward.commit`."""
         for layer, view in enumerate(self.caches):
-            if not view.attended:
+            if view.unread:
                 raise EngineError(f"layer {layer} did not attend through its KV view; step this family row by row")
         self.rows.commit(self.tokens)
 
@@ -64,22 +65,26 @@ class LayerView:
         self._forward = forward
         self._layer = layer
         self._returned: tuple[mx.array, mx.array] | None = None
-        self.attended = False
 
     @property
     def offset(self) -> int | mx.array:
         """Tokens before this forward: a number when all rows agree, else int32 ``[B]``."""
         return self._forward.offset
 
-    def make_mask(self, length: int, return_array: bool = False, window_size: int | None = None) -> str | None:
-        """Return the mask for ``length`` new tokens, as ``KVCache`` makes it.
+    def make_mask(
+        self, length: int, return_array: bool = False, window_size: int | None = None
+    ) -> mx.array | str | None:
+        """Return the mask for ``length`` new tokens, as ``KVCache`` makes it; several rows decode without one.
 
         Raises:
-            EngineError: an array or a window is asked for, which none of the families needs that we batch.
+            EngineError: several rows and more than one token each, or a window.
 
         """
+        if self._forward.count > 1 and (length > 1 or window_size is not None):
+            raise EngineError("several rows decode one token each, without a window; step this family row by row")
         if window_size is not None or (return_array and length > 1):
-            raise EngineError("a KV view makes no mask array; step this family row by row")
+            mask: mx.array = create_causal_mask(length, self._forward.rows.lengths[0], window_size=window_size)
+            return mask
         return None if length == 1 else "causal"
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
@@ -94,6 +99,11 @@ class LayerView:
         """Whether these are the very arrays that :meth:`update_and_fetch` returned."""
         return self._returned is not None and self._returned[0] is keys and self._returned[1] is values
 
+    @property
+    def unread(self) -> bool:
+        """Whether keys were appended that :meth:`attend` has not read."""
+        return self._returned is not None
+
     def attend(self, queries: mx.array, scale: float, mask: mx.array | str | None, sinks: mx.array | None) -> mx.array:
         """Attend ``queries`` ``[B, Hq, L, D]`` over all keys held, the new ones included; returns the same shape.
 
@@ -103,7 +113,6 @@ class LayerView:
         """
         forward, returned = self._forward, self._returned
         self._returned = None  # a reference kept here would turn the next append into a copy
-        self.attended = True
         forward.counters.attention_calls += 1
         if forward.count == 1 and returned is not None:
             return mx.fast.scaled_dot_product_attention(queries, *returned, scale=scale, mask=mask, sinks=sinks)

@@ -33,7 +33,6 @@ def append(store: Store, rows: list[SequenceId], tokens: list[list[int]], commit
     forward = store.forward(rows, len(tokens[0]))
     for layer in range(LAYERS):
         forward.rows.append(layer, *block_of(tokens, layer))
-        forward.caches[layer].attended = True
     if commit:
         forward.commit()
 

@@ -1,0 +1,140 @@
+"""Measure one family: alone, in ragged batches, over a forced batched view, and on mlx-lm's own batch."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mlxcel_engine.engine import Engine, families
+from tests.conformance.traces import (
+    EQUAL,
+    RAGGED,
+    STEPS,
+    Gap,
+    engine_alone,
+    engine_rows,
+    history_effect,
+    mlx_lm_rows,
+    prompt,
+    solo,
+    solo_rows,
+    widest,
+)
+from tests.tiny import tiny_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import mlx.nn as nn
+
+RIGHT, WRONG, RAISES, NONE = "right", "wrong", "raises", "n/a"
+SEEDS = (0, 1)
+_ALONE = (1, 2, 33)  # prompt lengths
+_ALONE_CHUNK = 16
+_LEAST_EFFECT = 1e-2  # of a prompt token on the logprobs; below it a row would prove nothing
+_MESSAGE = 90  # characters
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``word``: right, wrong, raises or n/a; ``detail``: how close, how far, or what was raised."""
+
+    word: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.word} ({self.detail})" if self.detail else self.word
+
+
+@dataclass(frozen=True)
+class FamilyRow:
+    """One row of the matrix. ``view`` is n/a where the layers keep caches of their own."""
+
+    name: str
+    architectures: tuple[str, ...]
+    stepped: str
+    alone: Verdict
+    batch: Verdict
+    view: Verdict
+    mlx_lm: Verdict
+
+    @property
+    def verdicts(self) -> tuple[str, ...]:
+        """What must not change: the verdicts' words, without their numbers, and how the family is stepped."""
+        return (self.stepped, self.alone.word, self.batch.word, self.view.word, self.mlx_lm.word)
+
+
+def measure(name: str) -> FamilyRow:
+    """Measure the family ``name``; what raises is a verdict, not an end."""
+    model = tiny_model(name)
+    found = families.architectures(model)
+    own = sorted(found, key=lambda family: (family != _family(model), family))
+    support = families.family_support(model)
+    return FamilyRow(
+        name,
+        tuple(own),
+        "batched" if support.batched else support.reason,
+        _verdict(lambda: _alone(model)),
+        _verdict(lambda: _in_batches(model)),
+        forced_view(name),
+        _verdict(lambda: widest(mlx_lm_rows(model), solo_rows(model))),
+    )
+
+
+def forced_view(name: str, seeds: tuple[int, ...] = SEEDS) -> Verdict:
+    """Say whether the batched view is right for a family, whatever the engine's tables say of it."""
+    models = [tiny_model(name, seed) for seed in seeds]
+    with _forced(models[0]):
+        if not families.family_support(models[0]).batched:
+            return Verdict(NONE)
+        return _verdict(lambda: _worst([_in_batches(model) for model in models]))
+
+
+def proven(rows: list[FamilyRow]) -> frozenset[str]:
+    """Return the families whose batched view is right in every row; a wrong wrapper is the fault of what it wraps."""
+    failed = [row for row in rows if row.view.word in (WRONG, RAISES)]
+    wrong = {row.architectures[0] for row in failed if len(row.architectures) == 1}
+    wrong |= {row.architectures[0] for row in failed if not wrong & set(row.architectures[1:])}
+    return frozenset(row.architectures[0] for row in rows if row.view.word == RIGHT) - wrong
+
+
+def _family(model: nn.Module) -> str:
+    return type(model).__module__.rpartition(".")[2]
+
+
+def _alone(model: nn.Module) -> Gap:
+    if history_effect(model) < _LEAST_EFFECT:
+        raise ValueError("its logits do not depend on the prompt")
+    ids = {length: prompt(length) for length in _ALONE}
+    ours = {length: engine_alone(model, ids[length], _ALONE_CHUNK) for length in ids}
+    return widest(ours, {length: solo(model, ids[length], STEPS, _ALONE_CHUNK) for length in ids})
+
+
+def _in_batches(model: nn.Module) -> Gap:
+    engine = Engine(model)
+    return _worst([widest(engine_rows(engine, rows), solo_rows(model, rows)) for rows in (RAGGED, EQUAL)])
+
+
+def _worst(gaps: list[Gap]) -> Gap:
+    return max(gaps, key=lambda gap: (gap.first is not None, gap.largest))
+
+
+def _verdict(run: Callable[[], Gap]) -> Verdict:
+    try:
+        gap = run()
+    except Exception as error:
+        message = " ".join(str(error).split())
+        return Verdict(RAISES, f"{type(error).__name__}: {message[:_MESSAGE]}")
+    return Verdict(RIGHT if gap.close else WRONG, str(gap))
+
+
+@contextmanager
+def _forced(model: nn.Module) -> Iterator[None]:
+    """Take the model's architectures as proven; the engine's own obstacles of single models stay."""
+    kept = families.BATCHED_FAMILIES, families.NOT_BATCHED
+    families.BATCHED_FAMILIES, families.NOT_BATCHED = kept[0] | families.architectures(model), {}
+    try:
+        yield
+    finally:
+        families.BATCHED_FAMILIES, families.NOT_BATCHED = kept

@@ -27,6 +27,8 @@ ALLOWED: dict[str, set[str]] = {
 }
 WITHOUT_MLX = [
     "mlxcel_engine.engine.plan",
+    "mlxcel_engine.engine.config",
+    "mlxcel_engine.engine.kv.blocks",
     "mlxcel_engine.engine.finish",
     "mlxcel_engine.engine.progress",
     "mlxcel_engine.engine.text",

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mlxcel_engine.engine.config import EngineConfig
     from mlxcel_engine.engine.engine import Engine
     from mlxcel_engine.engine.finish import (
         Finish,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from mlxcel_engine.engine.text import Detokenizer, TextStream
     from mlxcel_engine.engine.types import (
         ClosedSequence,
+        DetachedSequence,
         PendingStep,
         PrefillOutcome,
         RowError,
@@ -52,8 +54,10 @@ __all__ = [
     "GREEDY",
     "BreakerResolver",
     "ClosedSequence",
+    "DetachedSequence",
     "Detokenizer",
     "Engine",
+    "EngineConfig",
     "Finish",
     "FinishDetail",
     "FinishReason",
@@ -86,6 +90,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "config": ("EngineConfig",),
     "engine": ("Engine",),
     "finish": (
         "Finish",
@@ -126,6 +131,7 @@ _MODULES = {
     ),
     "types": (
         "ClosedSequence",
+        "DetachedSequence",
         "PendingStep",
         "PrefillOutcome",
         "RowError",

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
 from mlxcel_engine.engine.attention import install_dispatch
-from mlxcel_engine.engine.families import family_support
+from mlxcel_engine.engine.config import EngineConfig
+from mlxcel_engine.engine.families import FamilySupport, family_support
 from mlxcel_engine.engine.kv.dense import DenseKv
 from mlxcel_engine.engine.kv.own import OwnCaches
+from mlxcel_engine.engine.kv.paged import PagedKv
 from mlxcel_engine.engine.plan import Piece, PrefillPlan
 from mlxcel_engine.engine.sampling.batch import sample_rows
-from mlxcel_engine.engine.sampling.row import RowSampler, row_ok
+from mlxcel_engine.engine.sampling.row import UNWIND_LIMIT, RowSampler, row_ok
 from mlxcel_engine.engine.types import (
     ClosedSequence,
+    DetachedSequence,
     PendingStep,
     PrefillOutcome,
     RowError,
@@ -33,21 +37,26 @@ if TYPE_CHECKING:
 
     import mlx.nn as nn
 
-    from mlxcel_engine.engine.kv.store import KvCounters, KvForward, KvStore
+    from mlxcel_engine.engine.kv.store import DetachedKv, KvCounters, KvForward, KvStore
 
 _CLEAR_EVERY = 256  # steps between returning MLX's cached buffers, as `mlx-lm`'s loops do
 
 
 @dataclass
 class _Sequence:
-    """One row's whole state; ``next_token`` uint32 ``[1]`` is what its next step feeds, maybe not computed yet."""
+    """One row's whole state.
+
+    ``next_token`` uint32 ``[1]`` is what its next step feeds, maybe not computed yet; ``fed`` what its last steps fed.
+    ``forwarded`` counts the tokens whose KV is held.
+    """
 
     id: SequenceId
     spec: SequenceSpec
     plan: PrefillPlan
     sampler: RowSampler
     next_token: mx.array
-    forwarded: int = 0
+    forwarded: int
+    fed: deque[mx.array]
 
 
 class Engine:
@@ -58,18 +67,24 @@ class Engine:
     that raises leaves every sequence as it was, except as :class:`OwnCaches` says.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, config: EngineConfig | None = None) -> None:
+        """Prepare ``model``.
+
+        Raises:
+            EngineError: paged storage for a family that cannot use it; says why.
+
+        """
         install_dispatch(model)
         self._model: Callable[..., mx.array] = model
         self.support = family_support(model)
-        self._kv: KvStore = DenseKv(self.support.layers) if self.support.batched else OwnCaches(model)
+        self._kv = _make_store(model, self.support, config or EngineConfig())
         self._sequences: dict[SequenceId, _Sequence] = {}
         self._ids = count()
         self._steps = 0
 
     @property
     def storage(self) -> str:
-        """What holds the KV: ``dense``, or ``mlx-lm caches`` for a family that is stepped row by row."""
+        """What holds the KV: ``dense``, ``paged``, or ``mlx-lm caches`` for a family that is stepped row by row."""
         return self._kv.name
 
     @property
@@ -77,13 +92,29 @@ class Engine:
         """What the storage was seen to do."""
         return self._kv.counters
 
-    def open(self, spec: SequenceSpec) -> SequenceId:
-        """Register a sequence and make room for it; nothing is forwarded yet."""
+    def open(self, spec: SequenceSpec, prefix: DetachedKv | None = None) -> SequenceId:
+        """Register a sequence and make room for it; nothing is forwarded yet.
+
+        ``prefix`` (from :meth:`snapshot`) is adopted: KV of the first tokens of this very prompt, at most all but one.
+
+        Raises:
+            EngineError: the prefix is longer, or of another storage.
+
+        """
+        adopted = prefix.tokens if prefix is not None else 0
+        plan = PrefillPlan(len(spec.prompt), spec.chunk, adopted, spec.boundary)
+        sampler = RowSampler(spec.sampling, spec.prompt)
+        last = mx.array(spec.prompt[-1:], dtype=mx.uint32)
         sequence = SequenceId(next(self._ids))
         self._kv.create(sequence, len(spec.prompt), spec.reserve)
-        plan = PrefillPlan(len(spec.prompt), spec.chunk)
-        last = mx.array(spec.prompt[-1:], dtype=mx.uint32)
-        self._sequences[sequence] = _Sequence(sequence, spec, plan, RowSampler(spec.sampling, spec.prompt), last)
+        if prefix is not None:
+            try:
+                self._kv.adopt(sequence, prefix)
+            except EngineError:
+                self._kv.drop(sequence)
+                raise
+        fed = deque[mx.array](maxlen=UNWIND_LIMIT)
+        self._sequences[sequence] = _Sequence(sequence, spec, plan, sampler, last, adopted, fed)
         return sequence
 
     def plan(self, sequence: SequenceId) -> PrefillPlan:
@@ -121,6 +152,7 @@ class Engine:
         for forward in forwards:
             forward.commit()
         for index, row in enumerate(rows):
+            row.fed.append(row.next_token)
             row.next_token = tokens[index : index + 1] if len(rows) > 1 else tokens
             row.forwarded += 1
         mx.async_eval(tokens, logprobs)
@@ -144,6 +176,64 @@ class Engine:
     def step(self, batch: StepBatch) -> StepOutput:
         """One decode step of every row: :meth:`submit` and :meth:`collect` without lookahead."""
         return self.collect(self.submit(batch))
+
+    def unwind(self, sequence: SequenceId, steps: int) -> None:
+        """Take the last ``steps`` decode steps back: KV, history and position are as before them.
+
+        Raises:
+            EngineError: more steps than were made or are remembered, or a family that cannot go back; nothing has
+                changed.
+
+        """
+        state = self._sequence(sequence)
+        if not 0 <= steps <= len(state.fed):
+            raise EngineError(f"sequence {sequence}: cannot take back {steps} steps; {len(state.fed)} are remembered")
+        if not steps:
+            return
+        self._kv.trim(sequence, steps)
+        state.sampler.unwind(steps)
+        state.next_token = state.fed[-steps]
+        state.forwarded -= steps
+        for _ in range(steps):
+            state.fed.pop()
+
+    def snapshot(self, sequence: SequenceId, tokens: int) -> DetachedKv:
+        """Keep the KV of the first ``tokens`` tokens for :meth:`open`; the sequence goes on. Release it in the end.
+
+        Raises:
+            EngineError: fewer are held, or the family keeps no prefix of that length.
+
+        """
+        self._sequence(sequence)
+        return self._kv.snapshot(sequence, tokens)
+
+    def detach(self, sequence: SequenceId) -> DetachedSequence:
+        """Move a sequence out of the engine, its KV off the storage; :meth:`resume` brings it back."""
+        state = self._sequence(sequence)
+        kept = self._kv.detach(sequence)
+        del self._sequences[sequence]
+        return DetachedSequence(state, kept)
+
+    def resume(self, detached: DetachedSequence) -> SequenceId:
+        """Bring a detached sequence back under a new id; its KV outside is released.
+
+        Raises:
+            OutOfBlocksError: there is no room; ``detached`` can be resumed later.
+
+        """
+        state = detached.state
+        if not isinstance(state, _Sequence):
+            raise EngineError("this is no sequence that an engine detached")
+        sequence = SequenceId(next(self._ids))
+        self._kv.create(sequence, max(state.plan.length, state.forwarded), state.spec.reserve)
+        try:
+            self._kv.adopt(sequence, detached.kv)
+        except EngineError:
+            self._kv.drop(sequence)
+            raise
+        detached.kv.release()
+        self._sequences[sequence] = replace(state, id=sequence)
+        return sequence
 
     def close(self, sequence: SequenceId) -> ClosedSequence:
         """Forget ``sequence`` and free its storage; a step of it that is still queued is of no consequence."""
@@ -188,6 +278,14 @@ class Engine:
         """Run the model on ``inputs`` ``[B, L]``; logits ``[B, L, V]``, and what commits the forward."""
         forward = self._kv.forward([row.id for row in rows], inputs.shape[1])
         return self._model(inputs, cache=forward.caches), forward
+
+
+def _make_store(model: nn.Module, support: FamilySupport, config: EngineConfig) -> KvStore:
+    if not support.batched:
+        if config.storage == "paged":
+            raise EngineError(f"{support.family} cannot use paged KV, it runs {support.reason}; take dense")
+        return OwnCaches(model)
+    return PagedKv(support.layers, config.blocks) if config.storage == "paged" else DenseKv(support.layers)
 
 
 def _join(arrays: list[mx.array]) -> mx.array:

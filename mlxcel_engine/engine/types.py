@@ -12,6 +12,7 @@ from mlxcel_engine.errors import EngineError, RunError
 if TYPE_CHECKING:
     import mlx.core as mx
 
+    from mlxcel_engine.engine.kv.store import DetachedKv
     from mlxcel_engine.engine.plan import PrefillPlan
 
 SequenceId = NewType("SequenceId", int)
@@ -19,15 +20,17 @@ SequenceId = NewType("SequenceId", int)
 
 @dataclass(frozen=True)
 class SequenceSpec:
-    """A sequence to open: prompt ids (at least one), sampling, and how many new tokens to reserve room for.
+    """A sequence to open: prompt ids (at least one), sampling, and how its prompt is prefilled.
 
-    ``reserve`` is a hint that avoids growing the KV storage; a sequence may run past it.
+    ``reserve`` new tokens are a hint that avoids growing the KV storage; a sequence may run past it. At ``boundary``
+    a piece of the prefill ends (:class:`PrefillPlan`).
     """
 
     prompt: tuple[int, ...]
     sampling: ResolvedSampling = GREEDY
     chunk: int = DEFAULT_CHUNK
     reserve: int = 256
+    boundary: int | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -101,3 +104,16 @@ class ClosedSequence:
     id: SequenceId
     plan: PrefillPlan
     forwarded: int
+
+
+@dataclass(frozen=True)
+class DetachedSequence:
+    """A whole sequence outside the engine, to be resumed later as if it had never stopped; ``kv`` holds its KV."""
+
+    state: object
+    kv: DetachedKv
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its keys and values."""
+        return self.kv.nbytes

@@ -49,7 +49,7 @@ def test_the_switch_fixes_the_order_of_sums_and_keeps_what_the_user_set() -> Non
     report = preload(MLXCEL_SDPA_DETERMINISTIC="1")
     assert report["deterministic"]
     assert report["env"] == {"MKL_CBWR": "AVX2,STRICT", "MLX_ENABLE_TF32": "0", "HF_HUB_DISABLE_TELEMETRY": "1"}
-    assert preload(MLXCEL_SDPA_DETERMINISTIC="1", MKL_CBWR="COMPATIBLE")["env"]["MKL_CBWR"] == "COMPATIBLE"
+    assert preload(MLXCEL_SDPA_DETERMINISTIC="1", MKL_CBWR="AVX512,STRICT")["env"]["MKL_CBWR"] == "AVX512,STRICT"
     assert not preload(MLXCEL_SDPA_DETERMINISTIC="0")["deterministic"]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +11,12 @@ import mlx.core as mx
 
 from mlxcel_engine.engine.attention import install_dispatch
 from mlxcel_engine.engine.config import EngineConfig
-from mlxcel_engine.engine.families import FamilySupport, family_support
-from mlxcel_engine.engine.kv.dense import DenseKv
-from mlxcel_engine.engine.kv.own import OwnCaches
-from mlxcel_engine.engine.kv.paged import PagedKv
+from mlxcel_engine.engine.families import family_support
+from mlxcel_engine.engine.kv.factory import make_store
 from mlxcel_engine.engine.plan import Piece, PrefillPlan
 from mlxcel_engine.engine.sampling.batch import sample_rows
 from mlxcel_engine.engine.sampling.row import UNWIND_LIMIT, RowSampler, row_ok
+from mlxcel_engine.engine.sequence import Sequence, fitting, join
 from mlxcel_engine.engine.types import (
     ClosedSequence,
     DetachedSequence,
@@ -37,26 +36,9 @@ if TYPE_CHECKING:
 
     import mlx.nn as nn
 
-    from mlxcel_engine.engine.kv.store import DetachedKv, KvCounters, KvForward, KvStore
+    from mlxcel_engine.engine.kv.store import DetachedKv, KvCounters, KvForward
 
 _CLEAR_EVERY = 256  # steps between returning MLX's cached buffers, as `mlx-lm`'s loops do
-
-
-@dataclass
-class _Sequence:
-    """One row's whole state.
-
-    ``next_token`` uint32 ``[1]`` is what its next step feeds, maybe not computed yet; ``fed`` what its last steps fed.
-    ``forwarded`` counts the tokens whose KV is held.
-    """
-
-    id: SequenceId
-    spec: SequenceSpec
-    plan: PrefillPlan
-    sampler: RowSampler
-    next_token: mx.array
-    forwarded: int
-    fed: deque[mx.array]
 
 
 class Engine:
@@ -77,8 +59,8 @@ class Engine:
         install_dispatch(model)
         self._model: Callable[..., mx.array] = model
         self.support = family_support(model)
-        self._kv = _make_store(model, self.support, config or EngineConfig())
-        self._sequences: dict[SequenceId, _Sequence] = {}
+        self._kv = make_store(model, self.support, config or EngineConfig())
+        self._sequences: dict[SequenceId, Sequence] = {}
         self._ids = count()
         self._steps = 0
 
@@ -114,7 +96,7 @@ class Engine:
                 self._kv.drop(sequence)
                 raise
         fed = deque[mx.array](maxlen=UNWIND_LIMIT)
-        self._sequences[sequence] = _Sequence(sequence, spec, plan, sampler, last, adopted, fed)
+        self._sequences[sequence] = Sequence(sequence, spec, plan, sampler, last, adopted, fed)
         return sequence
 
     def plan(self, sequence: SequenceId) -> PrefillPlan:
@@ -148,6 +130,7 @@ class Engine:
 
         """
         rows, forwards, logits, errors = self._decode([self._ready(sequence) for sequence in batch.rows])
+        rows, logits = fitting(rows, logits, errors)
         tokens, logprobs = sample_rows([row.sampler for row in rows], logits)
         for forward in forwards:
             forward.commit()
@@ -222,7 +205,7 @@ class Engine:
 
         """
         state = detached.state
-        if not isinstance(state, _Sequence):
+        if not isinstance(state, Sequence):
             raise EngineError("this is no sequence that an engine detached")
         sequence = SequenceId(next(self._ids))
         self._kv.create(sequence, max(state.plan.length, state.forwarded), state.spec.reserve)
@@ -242,23 +225,23 @@ class Engine:
         del self._sequences[sequence]
         return ClosedSequence(sequence, state.plan, state.forwarded)
 
-    def _sequence(self, sequence: SequenceId) -> _Sequence:
+    def _sequence(self, sequence: SequenceId) -> Sequence:
         try:
             return self._sequences[sequence]
         except KeyError:
             raise EngineError(f"sequence {sequence} is not open") from None
 
-    def _ready(self, sequence: SequenceId) -> _Sequence:
+    def _ready(self, sequence: SequenceId) -> Sequence:
         state = self._sequence(sequence)
         if state.forwarded < state.plan.tail.start:
             done = f"{state.forwarded} of {state.plan.tail.start}"
             raise EngineError(f"sequence {sequence}: {done} prompt tokens prefilled; prefill the rest before a step")
         return state
 
-    def _decode(self, rows: list[_Sequence]) -> tuple[list[_Sequence], list[KvForward], mx.array, list[RowError]]:
+    def _decode(self, rows: list[Sequence]) -> tuple[list[Sequence], list[KvForward], mx.array, list[RowError]]:
         """Feed every row its next token: the rows that went through, what commits them, logits ``[B, V]``, errors."""
         if self._kv.batched or len(rows) == 1:
-            logits, forward = self._forward(rows, _join([row.next_token for row in rows])[:, None])
+            logits, forward = self._forward(rows, join([row.next_token for row in rows])[:, None])
             return rows, [forward], logits[:, -1, :], []
         done, forwards, parts, errors = [], [], [], []
         for row in rows:
@@ -272,22 +255,11 @@ class Engine:
             parts.append(logits[:, -1, :])
         if not parts:
             raise errors[0].error
-        return done, forwards, _join(parts), errors
+        return done, forwards, join(parts), errors
 
-    def _forward(self, rows: list[_Sequence], inputs: mx.array) -> tuple[mx.array, KvForward]:
+    def _forward(self, rows: list[Sequence], inputs: mx.array) -> tuple[mx.array, KvForward]:
         """Run the model on ``inputs`` ``[B, L]``; logits ``[B, L, V]``, and what commits the forward."""
         forward = self._kv.forward([row.id for row in rows], inputs.shape[1])
-        return self._model(inputs, cache=forward.caches), forward
-
-
-def _make_store(model: nn.Module, support: FamilySupport, config: EngineConfig) -> KvStore:
-    if not support.batched:
-        if config.storage == "paged":
-            raise EngineError(f"{support.family} cannot use paged KV, it runs {support.reason}; take dense")
-        return OwnCaches(model)
-    return PagedKv(support.layers, config.blocks) if config.storage == "paged" else DenseKv(support.layers)
-
-
-def _join(arrays: list[mx.array]) -> mx.array:
-    """Concatenate along the rows; a single array as it is."""
-    return arrays[0] if len(arrays) == 1 else mx.concatenate(arrays)
+        logits = self._model(inputs, cache=forward.caches)
+        forward.verify()
+        return logits, forward

@@ -25,7 +25,7 @@ from mlxcel_engine.engine import (
 from mlxcel_engine.engine import attention as dispatch
 from mlxcel_engine.engine import engine as engine_module
 from mlxcel_engine.engine.kv.dense import DenseKv
-from mlxcel_engine.errors import EngineError
+from mlxcel_engine.errors import EngineError, RunError
 from tests.tiny import VOCAB, tiny_model
 
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
@@ -228,3 +228,16 @@ def test_mlx_lms_own_loop_gives_the_same_bits_before_and_after_the_dispatch_is_i
         [sys.executable, "-c", UNAFFECTED.format(name=name)], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "True"
+
+
+def test_a_row_whose_sampling_names_a_token_that_is_not_there_is_an_error_of_its_own() -> None:
+    model = tiny_model("llama")
+    engine = Engine(model)
+    wrong = resolve_sampling(SamplingConfig(logit_bias={VOCAB: 1.0}))
+    good, bad = opened(engine), opened(engine, sampling=wrong)
+    output = engine.step(StepBatch((bad, good)))
+    assert [row.id for row in output.rows] == [good]
+    assert f"sequence {bad}: token {VOCAB} of the prompt or logit_bias is outside" in str(output.errors[0].error)
+    assert [output.rows[0].token, *steps(engine, good, 3)] == solo(model, 4)
+    with pytest.raises(RunError, match="outside the vocabulary"):
+        engine.step(StepBatch((bad,)))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mlxcel_engine.engine.kv.store import DetachedKv
     from mlxcel_engine.engine.types import SequenceId
 
-Kept = TypeVar("Kept")
+Kept = TypeVar("Kept", bound="DetachedKv")
 
 
 @dataclass
@@ -22,6 +22,7 @@ class CopiedKv:
 
     layers: list[tuple[mx.array, mx.array]]
     tokens: int
+    released: bool = False
 
     @classmethod
     def of(cls, layers: list[tuple[mx.array, mx.array]], tokens: int) -> CopiedKv:
@@ -37,7 +38,7 @@ class CopiedKv:
 
     def release(self) -> None:
         """Free the copies."""
-        self.layers = []
+        self.layers, self.released = [], True
 
 
 def materialized(array: mx.array) -> mx.array:
@@ -60,11 +61,13 @@ def check_adoptable(sequence: SequenceId, length: int, kept: DetachedKv, kind: t
     """Return ``kept`` as the ``kind`` that the storage of ``sequence`` can adopt.
 
     Raises:
-        EngineError: the sequence is not empty, or ``kept`` is of another kind.
+        EngineError: the sequence is not empty, or ``kept`` is of another kind or was released.
 
     """
     if length:
         raise EngineError(f"sequence {sequence}: {length} tokens held already; adopt into an empty sequence")
     if not isinstance(kept, kind):
         raise EngineError(f"sequence {sequence}: cannot adopt {type(kept).__name__}; it is of another storage")
+    if kept.released:
+        raise EngineError(f"sequence {sequence}: cannot adopt {kept.tokens} tokens of KV that was released")
     return kept

@@ -29,6 +29,7 @@ class SharedKv:
     store: PagedKv
     blocks: tuple[int, ...]
     tokens: int
+    released: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -36,8 +37,9 @@ class SharedKv:
         return len(self.blocks) * self.store.block_bytes
 
     def release(self) -> None:
-        """Let go of the blocks."""
+        """Let go of the blocks. Raises ValueError when that was done before."""
         self.store.let_go(self)
+        self.released = True
 
 
 class PagedKv:

@@ -40,6 +40,11 @@ class DetachedKv(Protocol):
         """Bytes that are held for these tokens alone."""
         ...
 
+    @property
+    def released(self) -> bool:
+        """Whether :meth:`release` was called; such KV can no longer be adopted."""
+        ...
+
     def release(self) -> None:
         """Let go of them; once."""
         ...
@@ -53,13 +58,17 @@ class KvForward(Protocol):
         """One object a layer, to be passed to the model as ``cache``."""
         ...
 
-    def commit(self) -> None:
-        """Count the forward's tokens in every row; to be called once, after everything that can fail.
+    def verify(self) -> None:
+        """Check, after the model returned, that it used the caches as they are meant.
 
         Raises:
             EngineError: a layer's keys were stored but never attended to through its view.
 
         """
+        ...
+
+    def commit(self) -> None:
+        """Count the forward's tokens in every row; once, after everything that can fail."""
         ...
 
 

@@ -46,11 +46,14 @@ class ViewForward:
         self.offset: int | mx.array = lengths[0] if len(set(lengths)) == 1 else mx.array(lengths)
         self.caches = [LayerView(self, layer) for layer in range(layers)]
 
-    def commit(self) -> None:
-        """See :meth:`KvForward.commit`."""
+    def verify(self) -> None:
+        """See :meth:`KvForward.verify`."""
         for layer, view in enumerate(self.caches):
             if view.unread:
                 raise EngineError(f"layer {layer} did not attend through its KV view; step this family row by row")
+
+    def commit(self) -> None:
+        """See :meth:`KvForward.commit`."""
         self.rows.commit(self.tokens)
 
 

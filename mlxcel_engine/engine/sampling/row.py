@@ -100,6 +100,15 @@ class RowSampler:
             changed = tables.dry.apply(changed, state.dry, self._history, state.length)
         return changed.astype(logits.dtype)
 
+    def misfit(self, vocab_size: int) -> str | None:
+        """Say which token of the prompt or of ``logit_bias`` is outside a vocabulary of ``vocab_size``, if one is."""
+        if self._tables is not None or not self.processes:
+            return None
+        for token in (*self._prompt, *self.sampling.config.logit_bias):
+            if not 0 <= token < vocab_size:
+                return f"token {token} of the prompt or logit_bias is outside the vocabulary of {vocab_size}"
+        return None
+
     def accept(self, token: mx.array, mu: mx.array | None) -> None:
         """Take the drawn ``token`` (``[1]``, lazy) into the history and go to the next position."""
         self._undo.append(self._state)
@@ -150,11 +159,9 @@ class RowSampler:
 
     def _build(self, vocab_size: int) -> _Tables:
         config = self.sampling.config
-        beyond = [token for token in (*self._prompt, *config.logit_bias) if not 0 <= token < vocab_size]
-        if beyond:
-            raise EngineError(
-                f"token {beyond[0]} of the prompt or logit_bias is outside the vocabulary of {vocab_size}"
-            )
+        misfit = self.misfit(vocab_size)
+        if misfit is not None:
+            raise EngineError(misfit)
         dry = Dry(config, self.sampling.breakers, vocab_size) if config.dry else None
         ids = bias = None
         if config.logit_bias:

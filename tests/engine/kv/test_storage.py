@@ -145,6 +145,18 @@ def test_a_full_pool_refuses_the_whole_forward_and_goes_on_when_there_is_room() 
     assert held(store, C) == [list(range(BLOCK_TOKENS))] * LAYERS
 
 
+def test_kv_that_was_released_cannot_be_adopted(store: Store) -> None:
+    store.create(A, 20, 0)
+    append(store, [A], [list(range(20))])
+    kept, moved = store.snapshot(A, 20), store.detach(A)
+    for gone in (kept, moved):
+        gone.release()
+        store.create(B, 20, 0)
+        with pytest.raises(EngineError, match="KV that was released"):
+            store.adopt(B, gone)
+        store.drop(B)
+
+
 class Life(RuleBasedStateMachine):
     """Sequences that are opened, grown, trimmed, copied, moved out and dropped, beside a list for each."""
 

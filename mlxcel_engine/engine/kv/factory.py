@@ -1,0 +1,31 @@
+"""Which storage an engine gets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mlxcel_engine.engine.kv.dense import DenseKv
+from mlxcel_engine.engine.kv.own import OwnCaches
+from mlxcel_engine.engine.kv.paged import PagedKv
+from mlxcel_engine.errors import EngineError
+
+if TYPE_CHECKING:
+    import mlx.nn as nn
+
+    from mlxcel_engine.engine.config import EngineConfig
+    from mlxcel_engine.engine.families import FamilySupport
+    from mlxcel_engine.engine.kv.store import KvStore
+
+
+def make_store(model: nn.Module, support: FamilySupport, config: EngineConfig) -> KvStore:
+    """Make the storage of ``config`` for ``model``, or ``mlx-lm``'s caches where its family needs them.
+
+    Raises:
+        EngineError: paged storage for a family that cannot use it; says why.
+
+    """
+    if not support.batched:
+        if config.storage == "paged":
+            raise EngineError(f"{support.family} cannot use paged KV, it runs {support.reason}; take dense")
+        return OwnCaches(model)
+    return PagedKv(support.layers, config.blocks) if config.storage == "paged" else DenseKv(support.layers)

@@ -1,0 +1,51 @@
+"""The example of docs/engine.md runs as it stands, on a tiny checkpoint; what the page names exists."""
+
+from __future__ import annotations
+
+import re
+from ast import literal_eval
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.loaded import write_checkpoint
+
+if TYPE_CHECKING:
+    import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "engine.md").read_text()
+STOPS = r'("\n\n", "User:")'
+
+
+def run_example(model: Path, capsys: pytest.CaptureFixture[str], stops: str = STOPS) -> tuple[list[str], list[str]]:
+    """The text of each of the two rows, and how each ended."""
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert STOPS in example
+    example = example.replace("path/to/model", str(model)).replace(STOPS, stops)
+    capsys.readouterr()
+    exec(compile(example, "engine.md", "exec"), {})
+    texts, ends = ["", ""], ["", ""]
+    for line in capsys.readouterr().out.splitlines():
+        row, _, said = line.partition(" ")
+        if said.startswith("Finish("):
+            ends[int(row)] = said
+        elif said.startswith(("'", '"')):
+            texts[int(row)] += literal_eval(said)
+    return texts, ends
+
+
+def test_the_example_runs_two_requests_to_their_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = write_checkpoint(tmp_path / "tiny")
+    texts, ends = run_example(model, capsys)
+    assert texts[0] != texts[1]
+    assert all("max-tokens" in end for end in ends)
+    stop = texts[0][len(texts[0]) // 2 :][:2]
+    cut, ends = run_example(model, capsys, repr((stop,)))
+    assert cut == [text.partition(stop)[0] for text in texts]
+    assert f"detail='stop-string', stop_string={stop!r}" in ends[0]
+
+
+def test_every_module_of_the_engine_stands_in_its_table() -> None:
+    table = PAGE[PAGE.index("## The files") : PAGE.index("## Where state lives")]
+    named = {Path(name).name for name in re.findall(r"`([a-z_/]+\.py)`", table)}
+    assert named == {file.name for file in (ROOT / "mlxcel_engine" / "engine").rglob("*.py")} - {"__init__.py"}

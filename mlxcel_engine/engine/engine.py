@@ -281,11 +281,11 @@ class Engine:
 
 
 def _make_store(model: nn.Module, support: FamilySupport, config: EngineConfig) -> KvStore:
-    if not support.batched:
-        if config.storage == "paged":
-            raise EngineError(f"{support.family} cannot use paged KV, it runs {support.reason}; take dense")
-        return OwnCaches(model)
-    return PagedKv(support.layers, config.blocks) if config.storage == "paged" else DenseKv(support.layers)
+    if config.storage == "paged":
+        if not support.paged.ok:
+            raise EngineError(f"{support.family} cannot use paged KV, {support.paged.reason}; take dense")
+        return PagedKv(support.layers, config.blocks)
+    return DenseKv(support.layers) if support.batched else OwnCaches(model)
 
 
 def _join(arrays: list[mx.array]) -> mx.array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 
 import mlx.nn as nn
@@ -29,8 +29,11 @@ from tests.tiny import tiny_model
 MODELS = ("llama", "qwen3")
 STEPS = 40  # of a row at most
 LENGTHS = (1, 2, 3, 15, 16, 17, 18, 32, 33, 47, 50)
-STEMS = (prompt(50, seed=1), prompt(50, seed=2))
-POOLS = (6, 9, 14, 24)  # blocks; five rows of up to 90 tokens fill all of them
+STEM = prompt(50, seed=1)
+STEMS = (STEM, (*STEM[:10], *prompt(40, seed=2)), (*STEM[:20], *prompt(30, seed=3)))  # a prefix in common
+SUFFIXES = ((1,), (2, 3, 4), STEM[:17])  # behind a kept prefix, generated tokens included
+LONGEST = 80  # prompt
+POOLS = (5, 7, 10, 16)  # blocks; five rows of up to 90 tokens fill all of them
 ROWS, KEPT = 5, 3
 
 
@@ -110,13 +113,18 @@ class Schedule(RuleBasedStateMachine):
         length=st.sampled_from(LENGTHS),
         chunk=st.sampled_from((5, 16, 64)),
         reserve=st.sampled_from((0, 8, 256)),
+        waits=st.sampled_from((False, False, True)),
         data=st.data(),
     )
-    def joins(self, stem: tuple[int, ...], length: int, chunk: int, reserve: int, data: st.DataObject) -> None:
+    def joins(
+        self, stem: tuple[int, ...], length: int, chunk: int, reserve: int, waits: bool, data: st.DataObject
+    ) -> None:
         ids = stem[:length]
-        fitting = [kept for kept in self.kept if kept[1] == ids[: len(kept[1])] and len(kept[1]) < length]
-        prefix, tokens = data.draw(st.sampled_from([(None, ()), *fitting])) if fitting else (None, ())
-        boundary = data.draw(st.sampled_from((None, 1, 16))) if length > 17 else None
+        prefix, tokens = data.draw(st.sampled_from([(None, ()), *self.kept]))
+        if prefix is not None:
+            suffix = data.draw(st.sampled_from(SUFFIXES))
+            ids = (*tokens, *suffix)[: max(len(tokens) + 1, LONGEST)]
+        boundary = data.draw(st.sampled_from((None, 1, 16))) if len(ids) > 17 else None
         row = Row(ids, alone(self.name, ids), len(tokens))
         try:
             sequence = self.engine.open(SequenceSpec(ids, chunk=chunk, reserve=reserve, boundary=boundary), prefix)
@@ -124,6 +132,8 @@ class Schedule(RuleBasedStateMachine):
             assert self.config.blocks is not None
             return
         self.rows[sequence] = row
+        if not waits:
+            self.prefill(sequence)
 
     @precondition(lambda self: any(not row.ready and not row.done for row in self.rows.values()))
     @rule(data=st.data(), fails=st.booleans(), whole=st.booleans())
@@ -135,7 +145,12 @@ class Schedule(RuleBasedStateMachine):
         if fails and data.draw(st.integers(0, 3)) == 0:
             with failing(model_of(self.name)), pytest.raises((ZeroDivisionError, OutOfBlocksError)):
                 self.engine.prefill(sequence, pieces[0])
-        for piece in pieces if whole else pieces[:1]:
+        self.prefill(sequence, None if whole else 1)
+
+    def prefill(self, sequence: SequenceId, most: int | None = None) -> None:
+        """Forward the next pieces, ``most`` of them or all; a pool that is too full leaves the row where it is."""
+        row = self.rows[sequence]
+        for piece in [piece for piece in self.engine.plan(sequence).pieces if piece.start >= row.held][:most]:
             try:
                 self.engine.prefill(sequence, piece)
             except OutOfBlocksError:
@@ -155,16 +170,16 @@ class Schedule(RuleBasedStateMachine):
             except OutOfBlocksError:
                 self.refused(batch)
                 return
-            self.check(batch, output.rows)
+            self.check(batch, output.rows, self.rows)
 
     @precondition(lambda self: any(row.ready for row in self.rows.values()))
     @rule(data=st.data(), leaves=st.booleans())
     def steps_ahead(self, data: st.DataObject, leaves: bool) -> None:
-        """Two steps are queued before the first is read; then the second is kept, or taken back by a row or all."""
+        """Two steps are queued before the first is read; a row may have left by then."""
         batch = self.batch(data)
         if any(self.rows[i].done + 2 > STEPS for i in batch.rows):
             return
-        pending = []
+        pending, rows = [], dict(self.rows)
         for _ in range(2):
             try:
                 pending.append(self.engine.submit(batch))
@@ -172,12 +187,9 @@ class Schedule(RuleBasedStateMachine):
                 self.refused(batch)
         if leaves and len(pending) == 2:
             self.engine.close(batch.rows[0])
-            gone = self.rows.pop(batch.rows[0])
-            self.rows[batch.rows[0]] = replace(gone)
-        for step in pending:
-            self.check(batch, self.engine.collect(step).rows)
-        if leaves and len(pending) == 2:
             del self.rows[batch.rows[0]]
+        for step in pending:
+            self.check(batch, self.engine.collect(step).rows, rows)
 
     @precondition(lambda self: any(row.ready for row in self.rows.values()))
     @rule(data=st.data())
@@ -189,10 +201,10 @@ class Schedule(RuleBasedStateMachine):
         ready = sorted(i for i, row in self.rows.items() if row.ready)
         return StepBatch(tuple(data.draw(st.lists(st.sampled_from(ready), min_size=1, unique=True))))
 
-    def check(self, batch: StepBatch, outputs: tuple[RowOutput, ...]) -> None:
+    def check(self, batch: StepBatch, outputs: tuple[RowOutput, ...], rows: dict[SequenceId, Row]) -> None:
         assert [output.id for output in outputs] == list(batch.rows)
         for output in outputs:
-            self.rows[output.id].check(output)
+            rows[output.id].check(output)
 
     def refused(self, batch: StepBatch) -> None:
         """A pool may be too full only if a block a row, new or copied, is not there."""
@@ -278,6 +290,6 @@ class Schedule(RuleBasedStateMachine):
 
 
 Schedule.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=130, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestSchedule = Schedule.TestCase

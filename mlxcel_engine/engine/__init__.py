@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mlxcel_engine.engine.config import EngineConfig
     from mlxcel_engine.engine.engine import Engine
+    from mlxcel_engine.engine.families import PagedSupport, supports_paged_decode
     from mlxcel_engine.engine.finish import (
         Finish,
         FinishDetail,
@@ -63,6 +64,7 @@ __all__ = [
     "FinishReason",
     "GeneratedToken",
     "LoopRule",
+    "PagedSupport",
     "PendingStep",
     "Piece",
     "PrefillOutcome",
@@ -86,12 +88,17 @@ __all__ = [
     "greedy",
     "resolve_sampling",
     "sample_rows",
+    "supports_paged_decode",
     "token_budget",
 ]
 
 _MODULES = {
     "config": ("EngineConfig",),
     "engine": ("Engine",),
+    "families": (
+        "PagedSupport",
+        "supports_paged_decode",
+    ),
     "finish": (
         "Finish",
         "FinishDetail",

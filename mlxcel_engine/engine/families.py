@@ -39,6 +39,14 @@ NOT_BATCHED = {
 
 
 @dataclass(frozen=True)
+class PagedSupport:
+    """``ok``: the model decodes over paged KV; else ``reason`` says why it cannot."""
+
+    ok: bool
+    reason: str
+
+
+@dataclass(frozen=True)
 class FamilySupport:
     """``batched``: one forward for all rows over our KV; else row by row on ``mlx-lm``'s caches, for ``reason``."""
 
@@ -46,6 +54,11 @@ class FamilySupport:
     layers: int
     batched: bool
     reason: str
+
+    @property
+    def paged(self) -> PagedSupport:
+        """See :func:`supports_paged_decode`."""
+        return PagedSupport(self.batched, "" if self.batched else f"it runs {self.reason}")
 
 
 def family_support(model: nn.Module) -> FamilySupport:
@@ -57,6 +70,11 @@ def family_support(model: nn.Module) -> FamilySupport:
     if reason is None:
         return FamilySupport(family, len(caches), True, "")
     return FamilySupport(family, len(caches), False, f"row by row: {reason}")
+
+
+def supports_paged_decode(model: nn.Module) -> PagedSupport:
+    """Say whether ``model`` can decode over paged KV, and if not, why: what :class:`Engine` decides by."""
+    return family_support(model).paged
 
 
 def architectures(model: nn.Module) -> frozenset[str]:

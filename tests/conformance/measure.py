@@ -1,4 +1,4 @@
-"""Measure one family: alone, in ragged batches, over a forced batched view, and on mlx-lm's own batch."""
+"""Measure one family: alone, in batches, over paged KV, over a forced batched view, on mlx-lm's own batch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mlxcel_engine.engine import Engine, families
+from mlxcel_engine.engine import Engine, EngineConfig, families, supports_paged_decode
+from mlxcel_engine.engine.kv.paged import PagedKv
 from tests.conformance.traces import (
     EQUAL,
     RAGGED,
@@ -56,13 +57,20 @@ class FamilyRow:
     stepped: str
     alone: Verdict
     batch: Verdict
+    paged: Verdict
     view: Verdict
     mlx_lm: Verdict
 
     @property
+    def right(self) -> bool:
+        """Whether the engine is right wherever it takes the family; what it batches, it pages."""
+        paged = RIGHT if self.stepped == "batched" else NONE
+        return (self.alone.word, self.batch.word, self.paged.word) == (RIGHT, RIGHT, paged)
+
+    @property
     def verdicts(self) -> tuple[str, ...]:
         """What must not change: the verdicts' words, without their numbers, and how the family is stepped."""
-        return (self.stepped, self.alone.word, self.batch.word, self.view.word, self.mlx_lm.word)
+        return (self.stepped, self.alone.word, self.batch.word, self.paged.word, self.view.word, self.mlx_lm.word)
 
 
 def measure(name: str) -> FamilyRow:
@@ -76,7 +84,8 @@ def measure(name: str) -> FamilyRow:
         tuple(own),
         "batched" if support.batched else support.reason,
         _verdict(lambda: _alone(model)),
-        _verdict(lambda: _in_batches(model)),
+        _verdict(lambda: _in_batches(Engine(model), model)),
+        _paged(model),
         forced_view(name),
         _verdict(lambda: widest(mlx_lm_rows(model), solo_rows(model))),
     )
@@ -88,7 +97,7 @@ def forced_view(name: str, seeds: tuple[int, ...] = SEEDS) -> Verdict:
     with _forced(models[0]):
         if not families.family_support(models[0]).batched:
             return Verdict(NONE)
-        return _verdict(lambda: _worst([_in_batches(model) for model in models]))
+        return _verdict(lambda: _worst([_in_batches(Engine(model), model) for model in models]))
 
 
 def proven(rows: list[FamilyRow]) -> frozenset[str]:
@@ -111,8 +120,34 @@ def _alone(model: nn.Module) -> Gap:
     return widest(ours, {length: solo(model, ids[length], STEPS, _ALONE_CHUNK) for length in ids})
 
 
-def _in_batches(model: nn.Module) -> Gap:
-    engine = Engine(model)
+def _paged(model: nn.Module) -> Verdict:
+    support = supports_paged_decode(model)
+    if not support.ok:
+        return Verdict(NONE, support.reason)
+
+    def run() -> Gap:
+        engine = paged_engine(model)
+        found = _in_batches(engine, model)
+        check_paged(engine)
+        return found
+
+    return _verdict(run)
+
+
+def paged_engine(model: nn.Module) -> Engine:
+    """Return an engine over paged KV."""
+    return Engine(model, EngineConfig(storage="paged"))
+
+
+def check_paged(engine: Engine) -> None:
+    """Check that a paged engine whose rows have all left keeps right books and holds nothing."""
+    store = engine._kv
+    assert isinstance(store, PagedKv)
+    store.check_integrity()
+    assert store.held_bytes == 0
+
+
+def _in_batches(engine: Engine, model: nn.Module) -> Gap:
     return _worst([widest(engine_rows(engine, rows), solo_rows(model, rows)) for rows in (RAGGED, EQUAL)])
 
 

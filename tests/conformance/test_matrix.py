@@ -11,12 +11,13 @@ import mlx_lm.models
 import pytest
 from mlx_lm.utils import MODEL_ARCHITECTURE_REMAPPING, MODEL_REMAPPING
 
-from mlxcel_engine.engine import Engine
+from mlxcel_engine.engine import Engine, supports_paged_decode
 from mlxcel_engine.engine.families import BATCHED_FAMILIES, NOT_BATCHED
-from mlxcel_engine.engine.kv import dense
+from mlxcel_engine.engine.kv import dense, pool
+from mlxcel_engine.engine.kv.store import KvCounters
 from tests.conformance.configs import CONFIGS, PARTS, UNRUNNABLE, tiny_config
 from tests.conformance.matrix import main, parse, render
-from tests.conformance.measure import FamilyRow, Verdict, measure, proven
+from tests.conformance.measure import FamilyRow, Verdict, check_paged, measure, paged_engine, proven
 from tests.conformance.traces import RAGGED, engine_rows, solo, solo_rows, widest
 from tests.tiny import tiny_model
 
@@ -62,7 +63,7 @@ def test_the_document_has_every_row_and_every_reason() -> None:
 
 
 def test_the_engine_is_right_in_every_row() -> None:
-    assert [row.name for row in ROWS if (row.alone.word, row.batch.word) != ("right", "right")] == []
+    assert [row.name for row in ROWS if not row.right] == []
 
 
 def test_the_batched_families_are_the_proven_ones() -> None:
@@ -76,11 +77,14 @@ def test_every_family_on_plain_caches_that_is_not_batched_has_its_reason() -> No
 
 
 @pytest.mark.parametrize("name", BATCHED)
-def test_a_batched_row_is_right(name: str) -> None:
+def test_a_batched_row_is_right_over_dense_and_paged_kv(name: str) -> None:
     model = tiny_model(name)
-    engine = Engine(model)
-    assert engine.support.batched
-    assert widest(engine_rows(engine), solo_rows(model)).close
+    assert supports_paged_decode(model).ok
+    expected = solo_rows(model)
+    assert widest(engine_rows(Engine(model)), expected).close
+    paged = paged_engine(model)
+    assert widest(engine_rows(paged), expected).close
+    check_paged(paged)
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -99,7 +103,16 @@ def test_an_unrunnable_family_fails_as_its_reason_says(name: str) -> None:
 
 def test_a_document_reads_back_as_it_was_written() -> None:
     raised = Verdict("raises", "ValueError: shapes (1,2) and (3,4)")
-    row = FamilyRow("a-b", ("a", "b"), "row by row: why", Verdict("right", "bitwise"), raised, Verdict("n/a"), raised)
+    row = FamilyRow(
+        "a-b",
+        ("a", "b"),
+        "row by row: why",
+        Verdict("right", "bitwise"),
+        raised,
+        Verdict("n/a", "it (b) is c"),
+        Verdict("n/a"),
+        raised,
+    )
     assert parse(render([row])) == [row]
 
 
@@ -112,16 +125,31 @@ def test_a_wrong_view_is_a_wrong_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(dense.Slab, "read", short)
     row = measure("llama")
-    assert (row.alone.word, row.batch.word, row.view.word, row.mlx_lm.word) == ("wrong", "wrong", "wrong", "right")
+    assert row.verdicts == ("batched", "wrong", "wrong", "right", "wrong", "right")
+    assert not row.right
     assert proven([row]) == frozenset()
+
+
+def test_a_wrong_pool_is_a_wrong_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: a paged row of more than a block read without its first token."""
+    read = pool.Pool.read
+
+    def short(self: pool.Pool, spans: list[tuple[int, int]], counters: KvCounters) -> tuple[mx.array, mx.array]:
+        (start, stop), *rest = spans
+        return read(self, [(start + (stop - start > 16), stop), *rest], counters)
+
+    monkeypatch.setattr(pool.Pool, "read", short)
+    row = measure("llama")
+    assert row.verdicts == ("batched", "right", "right", "wrong", "right", "right")
+    assert not row.right
 
 
 def test_a_wrong_wrapper_is_the_fault_of_what_it_wraps() -> None:
     right, wrong = Verdict("right"), Verdict("wrong")
     rows = [
-        FamilyRow("inner", ("inner",), "", right, right, wrong, right),
-        FamilyRow("outer-a", ("outer", "good"), "", right, right, right, right),
-        FamilyRow("outer-b", ("outer", "inner"), "", right, right, wrong, right),
+        FamilyRow("inner", ("inner",), "", right, right, right, wrong, right),
+        FamilyRow("outer-a", ("outer", "good"), "", right, right, right, right, right),
+        FamilyRow("outer-b", ("outer", "inner"), "", right, right, right, wrong, right),
     ]
     assert proven(rows) == {"outer"}
     assert proven([*rows[1:]]) == frozenset()

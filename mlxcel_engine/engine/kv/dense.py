@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 
 from mlxcel_engine.engine.kv.detached import CopiedKv, check_adoptable, check_held
-from mlxcel_engine.engine.kv.store import KvCounters
+from mlxcel_engine.engine.kv.store import LARGEST_RESERVE, KvCounters
 from mlxcel_engine.engine.kv.view import ViewForward
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from mlxcel_engine.engine.types import SequenceId
 
 _STEP = 256  # tokens; slabs are multiples of it
-_LARGEST_RESERVE = 1024  # tokens; a longer hint is not believed until the sequence gets there
 
 
 class Slab:
@@ -60,6 +59,10 @@ class Slab:
         if keys is None or values is None:
             raise KeyError(f"layer {layer} holds nothing")
         return keys[..., :length, :], values[..., :length, :]
+
+    def holds(self, layer: int) -> bool:
+        """Whether anything was ever written to ``layer``; a layer without attention never is."""
+        return self._keys[layer] is not None
 
     def arrays(self) -> list[mx.array]:
         """Every array of the slab."""
@@ -105,7 +108,7 @@ class DenseKv:
 
     def create(self, sequence: SequenceId, tokens: int, reserve: int) -> None:
         """See :meth:`KvStore.create`."""
-        self._slabs[sequence] = Slab(self._layers, tokens + min(reserve, _LARGEST_RESERVE), self.counters)
+        self._slabs[sequence] = Slab(self._layers, tokens + min(reserve, LARGEST_RESERVE), self.counters)
 
     def drop(self, sequence: SequenceId) -> None:
         """See :meth:`KvStore.drop`."""
@@ -129,7 +132,8 @@ class DenseKv:
         """See :meth:`KvStore.snapshot`; a copy."""
         slab = self._slabs[sequence]
         check_held(sequence, tokens, slab.length)
-        return CopiedKv.of([slab.read(layer, tokens) for layer in range(self._layers)], tokens)
+        held = [slab.read(layer, tokens) if tokens and slab.holds(layer) else None for layer in range(self._layers)]
+        return CopiedKv.of(held, tokens)
 
     def detach(self, sequence: SequenceId) -> CopiedKv:
         """See :meth:`KvStore.detach`; a copy without the slab's spare room."""
@@ -141,8 +145,9 @@ class DenseKv:
         """See :meth:`KvStore.adopt`."""
         slab = self._slabs[sequence]
         copied = check_adoptable(sequence, slab.length, kept, CopiedKv)
-        for layer, (keys, values) in enumerate(copied.layers):
-            slab.write(layer, keys, values)
+        for layer, pair in enumerate(copied.layers):
+            if pair is not None:
+                slab.write(layer, *pair)
         slab.length = kept.tokens
 
     def arrays(self, sequence: SequenceId) -> list[mx.array]:

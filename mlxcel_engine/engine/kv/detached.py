@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import mlx.core as mx
 
@@ -13,28 +13,29 @@ if TYPE_CHECKING:
     from mlxcel_engine.engine.kv.store import DetachedKv
     from mlxcel_engine.engine.types import SequenceId
 
+LayerKv: TypeAlias = "tuple[mx.array, mx.array]"
 Kept = TypeVar("Kept", bound="DetachedKv")
 
 
 @dataclass
 class CopiedKv:
-    """Copies: per layer keys and values ``[1, Hkv, tokens, D]``. Implements :class:`DetachedKv`."""
+    """Copies: per layer keys and values ``[1, Hkv, tokens, D]``, None where a layer has none. A :class:`DetachedKv`."""
 
-    layers: list[tuple[mx.array, mx.array]]
+    layers: list[LayerKv | None]
     tokens: int
     released: bool = False
 
     @classmethod
-    def of(cls, layers: list[tuple[mx.array, mx.array]], tokens: int) -> CopiedKv:
+    def of(cls, layers: list[LayerKv | None], tokens: int) -> CopiedKv:
         """Copy what may be slices of larger arrays, and wait for it, so that those are not kept alive."""
-        copies = [(materialized(keys), materialized(values)) for keys, values in layers]
-        mx.eval(copies)
-        return cls(copies, tokens)
+        copies = [None if pair is None else (materialized(pair[0]), materialized(pair[1])) for pair in layers]
+        mx.eval([pair for pair in copies if pair is not None])
+        return cls(list(copies), tokens)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all layers."""
-        return sum(keys.nbytes + values.nbytes for keys, values in self.layers)
+        return sum(pair[0].nbytes + pair[1].nbytes for pair in self.layers if pair is not None)
 
     def release(self) -> None:
         """Free the copies."""

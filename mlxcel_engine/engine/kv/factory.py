@@ -24,8 +24,8 @@ def make_store(model: nn.Module, support: FamilySupport, config: EngineConfig) -
         EngineError: paged storage for a family that cannot use it; says why.
 
     """
-    if not support.batched:
-        if config.storage == "paged":
-            raise EngineError(f"{support.family} cannot use paged KV, it runs {support.reason}; take dense")
-        return OwnCaches(model)
-    return PagedKv(support.layers, config.blocks) if config.storage == "paged" else DenseKv(support.layers)
+    if config.storage == "paged":
+        if not support.paged.ok:
+            raise EngineError(f"{support.family} cannot use paged KV, {support.paged.reason}; take dense")
+        return PagedKv(support.layers, config.blocks)
+    return DenseKv(support.layers) if support.batched else OwnCaches(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import mlx.core as mx
 from mlxcel_engine.engine.kv.blocks import BlockAllocator, OutOfBlocksError
 from mlxcel_engine.engine.kv.detached import CopiedKv, check_adoptable, check_held, materialized
 from mlxcel_engine.engine.kv.pool import BLOCK_TOKENS, PagedRows, Pool, Table, blocks_for
-from mlxcel_engine.engine.kv.store import KvCounters
+from mlxcel_engine.engine.kv.store import LARGEST_RESERVE, KvCounters
 from mlxcel_engine.engine.kv.view import ViewForward
 
 if TYPE_CHECKING:
@@ -37,9 +38,10 @@ class SharedKv:
         return len(self.blocks) * self.store.block_bytes
 
     def release(self) -> None:
-        """Let go of the blocks. Raises ValueError when that was done before."""
-        self.store.let_go(self)
-        self.released = True
+        """Let go of the blocks; again, it does nothing."""
+        if not self.released:
+            self.released = True
+            self.store.let_go(self)
 
 
 class PagedKv:
@@ -61,7 +63,7 @@ class PagedKv:
 
     def create(self, sequence: SequenceId, tokens: int, reserve: int) -> None:
         """See :meth:`KvStore.create`; nothing is held yet."""
-        blocks = blocks_for(tokens + reserve)
+        blocks = blocks_for(tokens + min(reserve, LARGEST_RESERVE))
         claim = self._allocator.claim(blocks)
         if claim.stop - claim.start < blocks and not self._fixed:
             self._allocator.unclaim(claim)
@@ -111,7 +113,8 @@ class PagedKv:
         """See :meth:`KvStore.detach`; copies outside the pools."""
         table = self._tables[sequence]
         spans = table.spans(0, table.length)
-        copied = CopiedKv.of([pool.read(spans, self.counters) for pool in self._pools], table.length)
+        held = [pool.read(spans, self.counters) if spans and pool.arrays() else None for pool in self._pools]
+        copied = CopiedKv.of(held, table.length)
         self.drop(sequence)
         return copied
 
@@ -130,8 +133,9 @@ class PagedKv:
             return
         copied = check_adoptable(sequence, table.length, kept, CopiedKv)
         rows = self._rows([table], copied.tokens)
-        for layer, (keys, values) in enumerate(copied.layers):
-            rows.append(layer, keys, values)
+        for layer, pair in enumerate(copied.layers):
+            if pair is not None:
+                rows.append(layer, *pair)
         rows.commit(copied.tokens)
 
     def arrays(self, sequence: SequenceId) -> list[mx.array]:  # noqa: ARG002 - the pools hold all sequences
@@ -139,7 +143,7 @@ class PagedKv:
         return [array for pool in self._pools for array in pool.arrays()]
 
     def let_go(self, kept: SharedKv) -> None:
-        """Release the blocks of a snapshot. Raises ValueError when that was done before."""
+        """Release the blocks of a snapshot of this storage."""
         self._kept.remove(kept)
         self._allocator.release(kept.blocks)
 
@@ -165,7 +169,7 @@ class PagedKv:
 
     def _rows(self, tables: list[Table], tokens: int) -> PagedRows:
         """Give every table the room for ``tokens`` more, then the rows over it."""
-        needed = sum(self._needed(table, tokens) for table in tables)
+        needed = self._needed(tables, tokens)
         if needed > self._allocator.free:
             if self._fixed:
                 free = f"{self._allocator.free} of {self._allocator.total} free"
@@ -175,9 +179,14 @@ class PagedKv:
             self._make_room(table, tokens)
         return PagedRows(self._pools, self._slots, tables, tokens, self.counters)
 
-    def _needed(self, table: Table, tokens: int) -> int:
-        missing = max(blocks_for(table.length + tokens) - len(table.blocks), 0)
-        return missing + self._writes_into_shared(table, tokens)
+    def _needed(self, tables: list[Table], tokens: int) -> int:
+        """Blocks to take: new ones, and a copy for every writer of a shared block but the last one left with it."""
+        missing = sum(max(blocks_for(table.length + tokens) - len(table.blocks), 0) for table in tables)
+        written = [
+            table.blocks[table.length // BLOCK_TOKENS] for table in tables if self._writes_into_shared(table, tokens)
+        ]
+        copies = (min(writers, self._allocator.count(block) - 1) for block, writers in Counter(written).items())
+        return missing + sum(copies)
 
     def _writes_into_shared(self, table: Table, tokens: int) -> bool:
         inside_last = tokens > 0 and table.length % BLOCK_TOKENS > 0
@@ -188,7 +197,11 @@ class PagedKv:
             index = table.length // BLOCK_TOKENS
             before = table.blocks[index - 1] if index else None
             (own,) = self._allocator.take(1, before, table.claim)
-            self._copy_block(table.blocks[index], own)
+            try:
+                self._copy_block(table.blocks[index], own)
+            except BaseException:
+                self._allocator.release([own])
+                raise
             self._allocator.release([table.blocks[index]])
             table.blocks[index] = own
         missing = blocks_for(table.length + tokens) - len(table.blocks)
@@ -197,12 +210,12 @@ class PagedKv:
 
     def _copy_block(self, source: int, target: int) -> None:
         """Copy a block in every layer; waits for it, since a pool that is still read from would be copied whole."""
-        arrays = [array for pool in self._pools for array in pool.arrays()]
+        used = [(pool, pool.arrays()) for pool in self._pools if pool.arrays()]
         start = source * BLOCK_TOKENS
-        copies = [materialized(array[..., start : start + BLOCK_TOKENS, :]) for array in arrays]
+        copies = [[materialized(array[..., start : start + BLOCK_TOKENS, :]) for array in arrays] for _, arrays in used]
         mx.eval(copies)
         start = target * BLOCK_TOKENS
-        for pool, (keys, values) in zip(self._pools, zip(copies[::2], copies[1::2], strict=True), strict=True):
+        for (pool, _), (keys, values) in zip(used, copies, strict=True):
             for array, copy in zip(pool.fitted(self._slots, keys, values), (keys, values), strict=True):
                 array[..., start : start + BLOCK_TOKENS, :] = copy
 

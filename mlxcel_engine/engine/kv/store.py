@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from mlxcel_engine.engine.types import SequenceId
 
 
+LARGEST_RESERVE = 1024
+"""Tokens; a longer hint of what a sequence may still generate is not believed until it gets there."""
+
+
 @dataclass
 class KvCounters:
     """What the storage was seen to do; only ever grows.
@@ -46,7 +50,7 @@ class DetachedKv(Protocol):
         ...
 
     def release(self) -> None:
-        """Let go of them; once."""
+        """Let go of them; again, it does nothing."""
         ...
 
 

@@ -145,6 +145,6 @@ def _download(spec: str, progress: Callable[[str], None], trust_remote_code: boo
     except RepositoryNotFoundError:
         raise CheckpointError(f"{spec}: not on the hub, or private; check the name, or log in with hf auth") from None
     except (OSError, ValueError, HfHubHTTPError) as error:
-        reason = one_line(error, 120)
+        reason = (str(error).splitlines() or ["no answer"])[0].removeprefix("Got: ")[:120]
         message = f"{spec}: not a local directory, and the hub gives nothing ({reason}); check the name, or go online"
         raise CheckpointError(message) from None

@@ -8,9 +8,13 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import mlx.core as mx
+import numpy as np
 import pytest
+from mlx_lm.generate import generate_step
 
 from mlxcel_engine.device import select_device
+from mlxcel_engine.engine import Engine, EngineConfig, SequenceSpec, StopRules, generate
 from mlxcel_engine.loader.cache import CheckpointCache, default_cache_root
 from mlxcel_engine.loader.load import LoadedModel, load
 from mlxcel_engine.loader.policy import resolve_policy
@@ -57,6 +61,19 @@ def test_64_steps_are_bitwise_equal_under_the_switch(loaded: LoadedModel) -> Non
     assert record.environment.deterministic
     assert {len(s.ids) for s in record.streams} == {64}
     assert {(r.verdict, r.logits, r.max_abs_logprob_diff) for r in record.rows} == {("identical", "bitwise", 0.0)}
+
+
+@pytest.mark.parametrize("ctx", [256, 2048])
+def test_dense_and_paged_are_bitwise_generate_step_over_128_steps(ctx: int, loaded: LoadedModel) -> None:
+    ids = tuple(int(i) for i in np.random.default_rng(0).integers(100, 40_000, ctx))
+    expected = [(int(t), np.array(p)) for t, p in generate_step(mx.array(ids), loaded.model, max_tokens=128)]
+    for storage in ("dense", "paged"):
+        engine = Engine(loaded.model, EngineConfig(storage=storage))
+        steps = generate(engine, SequenceSpec(ids), StopRules(frozenset(), 128))
+        for step, (token, logprobs) in zip(steps, expected, strict=True):
+            assert step.token == token
+            assert np.array(step.logprobs).tobytes() == logprobs.tobytes()
+        assert engine.storage == storage
 
 
 def test_a_projection_times_1_3_diverges_with_index_and_both_tokens(loaded: LoadedModel) -> None:

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import mlxcel_engine  # noqa: F401 - applies the BLAS settings before MLX is imported
 
@@ -28,6 +29,9 @@ from mlxcel_engine.engine import Engine, EngineConfig, SequenceId, SequenceSpec,
 from mlxcel_engine.loader.cache import CheckpointCache, default_cache_root
 from mlxcel_engine.loader.load import load
 from mlxcel_engine.loader.policy import resolve_policy
+
+if TYPE_CHECKING:
+    from mlxcel_engine.engine.config import Storage
 
 Prompts = list[tuple[int, ...]]
 Result = tuple[float, list[list[int]]]
@@ -66,8 +70,8 @@ def batch_generator(model: nn.Module, prompts: Prompts, tokens: int) -> Result:
     return (sum(map(len, ids.values())) - done) / elapsed, list(ids.values())
 
 
-def engine(model: nn.Module, prompts: Prompts, tokens: int, storage: str, shared: int = 0) -> Result:
-    engine = Engine(model, EngineConfig(storage=storage))  # type: ignore[arg-type]
+def engine(model: nn.Module, prompts: Prompts, tokens: int, storage: Storage, shared: int = 0) -> Result:
+    engine = Engine(model, EngineConfig(storage=storage))
     rows: list[SequenceId] = []
     prefix = None
     for prompt in prompts:
@@ -108,8 +112,8 @@ def arrivals_batch_generator(model: nn.Module, prompts: Prompts, tokens: int, ev
     return len(prompts) * tokens / elapsed, list(ids.values())
 
 
-def arrivals_engine(model: nn.Module, prompts: Prompts, tokens: int, every: int, live: int, storage: str) -> Result:
-    engine = Engine(model, EngineConfig(storage=storage))  # type: ignore[arg-type]
+def arrivals_engine(model: nn.Module, prompts: Prompts, tokens: int, every: int, live: int, storage: Storage) -> Result:
+    engine = Engine(model, EngineConfig(storage=storage))
     waiting = deque(prompts)
     ids: dict[SequenceId, list[int]] = {}
     running: list[SequenceId] = []

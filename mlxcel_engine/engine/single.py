@@ -10,7 +10,7 @@ from mlxcel_engine.engine.progress import RowProgress
 from mlxcel_engine.engine.types import SequenceSpec, StepBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     import mlx.core as mx
 
@@ -36,7 +36,7 @@ class GeneratedToken:
 
 def generate(
     engine: Engine, spec: SequenceSpec, rules: StopRules, detokenizer: Detokenizer | None = None
-) -> Iterator[GeneratedToken]:
+) -> Generator[GeneratedToken, None, None]:
     """Yield the tokens of one sequence; the next forward is queued before a token is read.
 
     Without a ``detokenizer`` the text is empty and ``rules`` may have no stop strings. Zero ``max_tokens`` yield

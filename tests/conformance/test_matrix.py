@@ -96,7 +96,7 @@ def test_a_recorded_row_is_what_is_measured(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(UNRUNNABLE))
 def test_an_unrunnable_family_fails_as_its_reason_says(name: str) -> None:
     if mx.metal.is_available() and "Metal" in UNRUNNABLE[name].error:
-        pytest.skip("this machine has Metal")
+        pytest.skip("the reason is a missing Metal, and this machine has it: the family may run here")
     with pytest.raises((RuntimeError, ValueError), match=UNRUNNABLE[name].error):
         solo(tiny_model(name), RAGGED[1].prompt, steps=2, chunk=8)
 

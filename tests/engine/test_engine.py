@@ -201,7 +201,7 @@ def test_zero_tokens_forward_nothing_and_an_abandoned_iteration_closes_its_seque
     iteration = generate(engine, SequenceSpec(PROMPT), StopRules(frozenset(), 5))
     next(iteration)
     assert len(engine._sequences) == 1
-    iteration.close()  # type: ignore[attr-defined]  # a generator
+    iteration.close()
     assert len(engine._sequences) == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import FrozenInstanceError, asdict
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -120,9 +121,9 @@ def test_loop_detection_is_off_by_default_and_patient_when_on() -> None:
         ({"context_length": 0}, "context_length 0"),
     ],
 )
-def test_wrong_rules_are_refused(options: dict[str, object], named: str) -> None:
+def test_wrong_rules_are_refused(options: dict[str, Any], named: str) -> None:
     with pytest.raises(EngineError, match=named):
-        StopRules(**{"eos_ids": NONE, "max_tokens": 4, **options})  # type: ignore[arg-type]
+        StopRules(**{"eos_ids": NONE, "max_tokens": 4, **options})
 
 
 @pytest.mark.parametrize("options", [{"max_period": 0}, {"repeats": 1}, {"min_tokens": 0}])
@@ -133,6 +134,6 @@ def test_a_wrong_loop_rule_is_refused(options: dict[str, int]) -> None:
 
 def test_the_rules_are_frozen() -> None:
     with pytest.raises(FrozenInstanceError):
-        StopRules(NONE, 4).max_tokens = 5  # type: ignore[misc]
+        StopRules(NONE, 4).max_tokens = 5  # type: ignore[misc]  # frozen: the type checker refuses it too
     with pytest.raises(FrozenInstanceError):
-        LoopRule().repeats = 5  # type: ignore[misc]
+        LoopRule().repeats = 5  # type: ignore[misc]  # frozen: the type checker refuses it too

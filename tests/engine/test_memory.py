@@ -26,6 +26,7 @@ from mlxcel_engine.engine import (
     StepBatch,
     resolve_sampling,
 )
+from mlxcel_engine.engine.config import Storage
 from mlxcel_engine.engine.kv.dense import DenseKv
 from mlxcel_engine.engine.kv.paged import PagedKv
 from mlxcel_engine.engine.kv.store import DetachedKv
@@ -152,12 +153,12 @@ def resident() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def serve(storage: str, steps: int, settled: int, leak: int) -> int:
+def serve(storage: Storage, steps: int, settled: int, leak: int) -> int:
     """Run traffic, check that nothing is left, and return by how many bytes resident memory grew once settled.
 
     ``leak`` bytes a step are held on to: the negative control.
     """
-    engine = Engine(smallest_model(), EngineConfig(storage=storage))  # type: ignore[arg-type]
+    engine = Engine(smallest_model(), EngineConfig(storage=storage))
     traffic = Traffic(engine, random.Random(1))
     traffic.run(settled)
     before, leaked = resident(), []
@@ -179,7 +180,7 @@ def serve(storage: str, steps: int, settled: int, leak: int) -> int:
     return grown
 
 
-def grown(storage: str, steps: int, settled: int = SETTLED, leak: int = 0) -> int:
+def grown(storage: Storage, steps: int, settled: int = SETTLED, leak: int = 0) -> int:
     """:func:`serve` in a process of its own: what other tests have freed would hide a leak here."""
     call = f"print(serve({storage!r}, {steps}, {settled}, {leak}))"
     code = f"import mlxcel_engine; from tests.engine.test_memory import serve; {call}"
@@ -189,7 +190,7 @@ def grown(storage: str, steps: int, settled: int = SETTLED, leak: int = 0) -> in
 
 
 @pytest.mark.parametrize("storage", ["dense", "paged"])
-def test_memory_stays_flat_while_rows_come_and_go(storage: str) -> None:
+def test_memory_stays_flat_while_rows_come_and_go(storage: Storage) -> None:
     assert grown(storage, 20_000) < GROWTH
 
 

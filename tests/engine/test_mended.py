@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mlxcel_engine.engine import Engine, EngineConfig, SequenceId, SequenceSpec, StepBatch
+from mlxcel_engine.engine.config import Storage
 from mlxcel_engine.engine.kv.paged import PagedKv
 from mlxcel_engine.engine.kv.store import DetachedKv
 from mlxcel_engine.errors import EngineError
@@ -14,8 +15,8 @@ PROMPT = tuple(range(5, 42))
 both = pytest.mark.parametrize("storage", ["dense", "paged"])
 
 
-def make(storage: str, name: str = "llama", blocks: int | None = None) -> Engine:
-    return Engine(tiny_model(name), EngineConfig(storage, blocks))  # type: ignore[arg-type]
+def make(storage: Storage, name: str = "llama", blocks: int | None = None) -> Engine:
+    return Engine(tiny_model(name), EngineConfig(storage, blocks))
 
 
 def opened(engine: Engine, prompt: tuple[int, ...] = PROMPT, prefix: DetachedKv | None = None) -> SequenceId:
@@ -31,7 +32,7 @@ def steps(engine: Engine, sequence: SequenceId, number: int) -> list[int]:
 
 @both
 @pytest.mark.parametrize("beside", [False, True])
-def test_a_sequence_without_kv_moves_out_and_in(storage: str, beside: bool) -> None:
+def test_a_sequence_without_kv_moves_out_and_in(storage: Storage, beside: bool) -> None:
     """A prompt of one token before its first step, or any prompt before its prefill: preempted right after it joined.
 
     Paged, beside another row, it is ``concatenate`` of no arrays instead of the pool's KeyError.
@@ -52,14 +53,14 @@ def test_a_prefix_of_no_tokens_can_be_kept_before_the_prefill() -> None:
 
 
 @both
-def test_a_model_with_layers_that_hold_no_kv_moves_out_and_in(storage: str) -> None:
+def test_a_model_with_layers_that_hold_no_kv_moves_out_and_in(storage: Storage) -> None:
     engine = make(storage, "nemotron-nas")
     expected = steps(engine, opened(engine), 4)
     assert steps(engine, engine.resume(engine.detach(opened(engine))), 4) == expected
 
 
 @both
-def test_a_model_with_layers_that_hold_no_kv_keeps_a_prefix(storage: str) -> None:
+def test_a_model_with_layers_that_hold_no_kv_keeps_a_prefix(storage: Storage) -> None:
     engine = make(storage, "nemotron-nas")
     donor = opened(engine)
     prefix = engine.snapshot(donor, 20)
@@ -78,7 +79,7 @@ def test_a_copy_on_write_that_fails_leaves_the_books_right(monkeypatch: pytest.M
 
 
 @both
-def test_a_sequence_is_resumed_once(storage: str) -> None:
+def test_a_sequence_is_resumed_once(storage: Storage) -> None:
     engine = make(storage)
     detached = engine.detach(opened(engine))
     engine.resume(detached)
@@ -87,7 +88,7 @@ def test_a_sequence_is_resumed_once(storage: str) -> None:
 
 
 @both
-def test_a_released_prefix_is_not_adopted(storage: str) -> None:
+def test_a_released_prefix_is_not_adopted(storage: Storage) -> None:
     engine = make(storage)
     donor = opened(engine)
     prefix = engine.snapshot(donor, 20)

@@ -19,7 +19,9 @@ from mlxcel_engine.engine import (
     StepBatch,
     resolve_sampling,
 )
+from mlxcel_engine.engine.config import Storage
 from mlxcel_engine.engine.kv.blocks import OutOfBlocksError
+from mlxcel_engine.engine.kv.dense import DenseKv
 from mlxcel_engine.engine.kv.paged import PagedKv
 from mlxcel_engine.errors import EngineError
 from tests.tiny import tiny_model
@@ -35,8 +37,8 @@ SAMPLINGS = {
 }
 
 
-def make(name: str, storage: str, **config: Any) -> Engine:
-    return Engine(tiny_model(name), EngineConfig(storage=storage, **config))  # type: ignore[arg-type]
+def make(name: str, storage: Storage, **config: Any) -> Engine:
+    return Engine(tiny_model(name), EngineConfig(storage=storage, **config))
 
 
 def opened(engine: Engine, sampling: ResolvedSampling = GREEDY, prompt: tuple[int, ...] = PROMPT) -> SequenceId:
@@ -57,7 +59,7 @@ def check(engine: Engine) -> None:
 
 @pytest.mark.parametrize(("name", "storage"), KINDS)
 @pytest.mark.parametrize("sampling", sorted(SAMPLINGS))
-def test_steps_taken_back_and_made_again_are_the_same(name: str, storage: str, sampling: str) -> None:
+def test_steps_taken_back_and_made_again_are_the_same(name: str, storage: Storage, sampling: str) -> None:
     engine = make(name, storage)
     sequence = opened(engine, SAMPLINGS[sampling])
     expected = steps(engine, sequence, 20)
@@ -87,7 +89,7 @@ def test_what_cannot_be_taken_back_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("name", "storage"), KINDS)
-def test_a_speculative_step_that_is_taken_back_disturbs_nobody(name: str, storage: str) -> None:
+def test_a_speculative_step_that_is_taken_back_disturbs_nobody(name: str, storage: Storage) -> None:
     """Lookahead: the next step is queued for both rows, then one row turns out to have ended."""
     engine = make(name, storage)
     alone = steps(engine, opened(engine), 8)
@@ -110,7 +112,7 @@ def test_a_speculative_step_that_is_taken_back_disturbs_nobody(name: str, storag
 @pytest.mark.parametrize(("name", "storage"), KINDS)
 @pytest.mark.parametrize("sampling", sorted(SAMPLINGS))
 def test_a_sequence_moved_out_and_in_again_goes_on_as_if_it_had_never_stopped(
-    name: str, storage: str, sampling: str
+    name: str, storage: Storage, sampling: str
 ) -> None:
     engine = make(name, storage)
     expected = steps(engine, opened(engine, SAMPLINGS[sampling]), 12)
@@ -128,7 +130,7 @@ def test_a_sequence_moved_out_and_in_again_goes_on_as_if_it_had_never_stopped(
 
 @pytest.mark.parametrize("storage", ["dense", "paged"])
 @pytest.mark.parametrize("kept", [1, 15, 16, 17, 32, 36])
-def test_a_kept_prefix_is_adopted_and_only_the_rest_is_forwarded(kept: int, storage: str) -> None:
+def test_a_kept_prefix_is_adopted_and_only_the_rest_is_forwarded(kept: int, storage: Storage) -> None:
     engine = make("llama", storage)
     expected = steps(engine, opened(engine), 10)
     donor = opened(engine, prompt=(*PROMPT[:kept], 1, 2, 3))
@@ -183,7 +185,8 @@ def test_a_prefix_of_the_whole_prompt_or_of_another_storage_is_refused_and_nothi
     with pytest.raises(EngineError, match="of another storage"):
         dense.open(SequenceSpec(PROMPT), paged.snapshot(donor, 8))
     assert dense._sequences == {}
-    assert dense._kv._slabs == {}  # type: ignore[attr-defined]
+    assert isinstance(dense._kv, DenseKv)
+    assert dense._kv._slabs == {}
 
 
 def test_a_full_pool_refuses_a_step_whole_and_a_resumed_sequence_waits_for_room() -> None:

@@ -106,4 +106,4 @@ def test_a_length_or_a_chunk_below_one_is_refused(length: int, chunk: int) -> No
 
 def test_a_plan_is_frozen() -> None:
     with pytest.raises(FrozenInstanceError):
-        PrefillPlan(8).length = 9  # type: ignore[misc]
+        PrefillPlan(8).length = 9  # type: ignore[misc]  # frozen: the type checker refuses it too

@@ -99,4 +99,4 @@ def test_a_stream_is_frozen() -> None:
 
     assert stream.ids == ()
     with pytest.raises(FrozenInstanceError):
-        stream.ids = (1,)  # type: ignore[misc]
+        stream.ids = (1,)  # type: ignore[misc]  # frozen: the type checker refuses it too

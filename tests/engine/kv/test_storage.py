@@ -251,8 +251,9 @@ class Life(RuleBasedStateMachine):
             assert self.store.length(sequence) == len(tokens)
             if tokens:
                 assert held(self.store, sequence) == [tokens] * LAYERS
-        if isinstance(getattr(self, "store", None), PagedKv):
-            self.store.check_integrity()  # type: ignore[union-attr]
+        store = getattr(self, "store", None)
+        if isinstance(store, PagedKv):
+            store.check_integrity()
 
 
 Life.TestCase.settings = settings(

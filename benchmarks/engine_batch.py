@@ -1,8 +1,9 @@
 """The engine against ``mlx-lm``'s loops, decode tok/s of all rows together, interleaved in one process.
 
 Every case runs its arms in turn, round by round, in an order that rotates; ``null`` is the reference run again. All
-arms of a case decode the same prompts, greedy, EOS ignored; their tokens are compared. Prefill is not timed, except in
-``arrivals``, where requests join while others decode. Intervals are percentile bootstraps of the median.
+arms of a case decode the same prompts, greedy, EOS ignored; their tokens are compared. They begin with the same keys
+and values, prefilled once, except in ``arrivals``, where prompts are prefilled, and timed, while others decode.
+Intervals are percentile bootstraps of the median.
 
     python benchmarks/engine_batch.py --rounds 5 [CASE ...]
 """
@@ -23,39 +24,75 @@ import mlx.core as mx  # isort: skip
 import mlx.nn as nn
 import numpy as np
 from mlx_lm.generate import BatchGenerator, generate_step
+from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from mlxcel_engine.device import select_device
 from mlxcel_engine.engine import Engine, EngineConfig, SequenceId, SequenceSpec, StepBatch
+from mlxcel_engine.engine.kv.detached import CopiedKv
 from mlxcel_engine.loader.cache import CheckpointCache, default_cache_root
 from mlxcel_engine.loader.load import load
 from mlxcel_engine.loader.policy import resolve_policy
 
 if TYPE_CHECKING:
     from mlxcel_engine.engine.config import Storage
+    from mlxcel_engine.engine.kv.store import DetachedKv
 
-Prompts = list[tuple[int, ...]]
 Result = tuple[float, list[list[int]]]
 Arm = Callable[[], Result]
 
 
-def random_prompts(lengths: Sequence[int], shared: int = 0) -> Prompts:
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt and the keys and values of all but its last token, ``[1, Hkv, T, D]`` per layer, in ``mlx-lm``'s order.
+
+    Every arm begins with them, so that no arm's time or rest of a round is spent on prefill.
+    """
+
+    ids: tuple[int, ...]
+    layers: list[tuple[mx.array, mx.array]]
+
+    def caches(self) -> list[KVCache]:
+        """``mlx-lm`` caches that hold them; their arrays are copied as soon as one token is added."""
+        caches = [KVCache() for _ in self.layers]
+        for cache, pair in zip(caches, self.layers, strict=True):
+            cache.state = pair
+        return caches
+
+
+def random_ids(lengths: Sequence[int], shared: int = 0) -> list[tuple[int, ...]]:
     draw = np.random.default_rng(0)
     prefix = [int(i) for i in draw.integers(100, 40_000, shared)]
     return [tuple(prefix + [int(i) for i in draw.integers(100, 40_000, n - shared)]) for n in lengths]
 
 
-def cli(model: nn.Module, prompts: Prompts, tokens: int) -> Result:
+def prefilled(model: nn.Module, prompts: Sequence[tuple[int, ...]]) -> list[Prompt]:
+    found = []
+    for ids in prompts:
+        caches = make_prompt_cache(model)
+        for start in range(0, len(ids) - 1, 512):
+            model(mx.array([ids[start : min(start + 512, len(ids) - 1)]]), cache=caches)
+            mx.eval([cache.state for cache in caches])
+        found.append(Prompt(ids, [cache.state for cache in caches]))
+    return found
+
+
+def cli(model: nn.Module, prompts: list[Prompt], tokens: int) -> Result:
     (prompt,) = prompts
     times, ids = [], []
-    for token, _ in generate_step(mx.array(prompt), model, max_tokens=tokens):
+    last = mx.array(prompt.ids[-1:])
+    for token, _ in generate_step(last, model, max_tokens=tokens, prompt_cache=prompt.caches()):
         times.append(time.perf_counter())
         ids.append(int(token))
     return (tokens - 1) / (times[-1] - times[0]), [ids]
 
 
-def batch_generator(model: nn.Module, prompts: Prompts, tokens: int) -> Result:
+def batch_generator(model: nn.Module, prompts: list[Prompt], tokens: int) -> Result:
     generator = BatchGenerator(model, max_tokens=tokens, completion_batch_size=32, prefill_batch_size=8)
-    uids = generator.insert([list(prompt) for prompt in prompts])
+    uids = generator.insert(
+        [list(prompt.ids[-1:]) for prompt in prompts],
+        caches=[prompt.caches() for prompt in prompts],
+        all_tokens=[list(prompt.ids[:-1]) for prompt in prompts],
+    )
     ids: dict[int, list[int]] = {uid: [] for uid in uids}
     while not all(ids.values()):
         for response in generator.next()[1]:
@@ -70,16 +107,19 @@ def batch_generator(model: nn.Module, prompts: Prompts, tokens: int) -> Result:
     return (sum(map(len, ids.values())) - done) / elapsed, list(ids.values())
 
 
-def engine(model: nn.Module, prompts: Prompts, tokens: int, storage: Storage, shared: int = 0) -> Result:
+def engine(model: nn.Module, prompts: list[Prompt], tokens: int, storage: Storage, shared: int = 0) -> Result:
     engine = Engine(model, EngineConfig(storage=storage))
     rows: list[SequenceId] = []
-    prefix = None
+    prefix: DetachedKv | None = None
     for prompt in prompts:
-        row = engine.open(SequenceSpec(prompt, reserve=tokens, boundary=shared or None), prefix)
+        spec = SequenceSpec(prompt.ids, reserve=tokens)
+        held = CopiedKv.of(list(prompt.layers), len(prompt.ids) - 1)
+        row = engine.open(spec, prefix or held)
+        held.release()
         for piece in engine.plan(row).pieces:
             engine.prefill(row, piece)
-            if shared and prefix is None and piece.stop == shared:
-                prefix = engine.snapshot(row, shared)
+        if shared and prefix is None:
+            prefix = engine.snapshot(row, shared)
         rows.append(row)
     batch = StepBatch(tuple(rows))
     ids: list[list[int]] = [[] for _ in prompts]
@@ -94,7 +134,9 @@ def engine(model: nn.Module, prompts: Prompts, tokens: int, storage: Storage, sh
     return len(prompts) * (tokens - 1) / (time.perf_counter() - started), ids
 
 
-def arrivals_batch_generator(model: nn.Module, prompts: Prompts, tokens: int, every: int, live: int) -> Result:
+def arrivals_batch_generator(
+    model: nn.Module, prompts: list[tuple[int, ...]], tokens: int, every: int, live: int
+) -> Result:
     generator = BatchGenerator(model, max_tokens=tokens, completion_batch_size=live, prefill_batch_size=live)
     waiting = deque(prompts)
     ids: dict[int, list[int]] = {}
@@ -112,7 +154,9 @@ def arrivals_batch_generator(model: nn.Module, prompts: Prompts, tokens: int, ev
     return len(prompts) * tokens / elapsed, list(ids.values())
 
 
-def arrivals_engine(model: nn.Module, prompts: Prompts, tokens: int, every: int, live: int, storage: Storage) -> Result:
+def arrivals_engine(
+    model: nn.Module, prompts: list[tuple[int, ...]], tokens: int, every: int, live: int, storage: Storage
+) -> Result:
     engine = Engine(model, EngineConfig(storage=storage))
     waiting = deque(prompts)
     ids: dict[SequenceId, list[int]] = {}
@@ -144,7 +188,7 @@ class Case:
 
 def cases(model: nn.Module) -> dict[str, Callable[[], Case]]:
     def single(ctx: int, tokens: int) -> Case:
-        prompts = random_prompts([ctx])
+        prompts = prefilled(model, random_ids([ctx]))
         return Case(
             "cli",
             {
@@ -155,7 +199,7 @@ def cases(model: nn.Module) -> dict[str, Callable[[], Case]]:
         )
 
     def batch(lengths: Sequence[int], tokens: int, shared: int = 0) -> Case:
-        prompts = random_prompts(lengths, shared)
+        prompts = prefilled(model, random_ids(lengths, shared))
         return Case(
             "mlx-batch",
             {
@@ -166,7 +210,7 @@ def cases(model: nn.Module) -> dict[str, Callable[[], Case]]:
         )
 
     def arrivals() -> Case:
-        prompts = random_prompts([int(n) for n in np.random.default_rng(1).integers(32, 257, 16)])
+        prompts = random_ids([int(n) for n in np.random.default_rng(1).integers(32, 257, 16)])
         return Case(
             "mlx-batch",
             {

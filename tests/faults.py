@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mlxcel_engine.device import select_device
+from mlxcel_engine.engine.kv.partial import strided
 from mlxcel_engine.environment import collect_environment
 from mlxcel_engine.parity.run import ParityOptions, run_parity
 from mlxcel_engine.paths import PathRun, all_paths
@@ -17,6 +18,9 @@ from mlxcel_engine.prompts import encode_prompt
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import mlx.core as mx
+
+    from mlxcel_engine.engine.kv.groups import Stretch
     from mlxcel_engine.loader.load import LoadedModel
     from mlxcel_engine.paths import DecodePath, PathRequest, TokenSteps
     from mlxcel_engine.records.environment import Environment
@@ -35,6 +39,11 @@ class Heard:
 
     def token(self, count: int) -> None:
         self.tokens.append(count)
+
+
+def strided_short(keys: mx.array, values: mx.array, rows: int, stretch: Stretch) -> tuple[mx.array, mx.array]:
+    """Stands for ``strided``, one token short."""
+    return strided(keys, values, rows, replace(stretch, tokens=max(stretch.tokens - 1, 1)))
 
 
 @contextmanager

@@ -12,10 +12,17 @@ Storage = Literal["dense", "paged"]
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """``blocks`` fixes the size of the paged pools (16 tokens a block); None lets them grow."""
+    """What an engine stores KV in, and how it reads it.
+
+    ``blocks`` fixes the size of the paged pools (16 tokens a block); None lets them grow. ``read_together`` lets decode
+    rows share a call and a prefix, and puts a softmax together from parts; False keeps to one call of MLX's attention a
+    row over its keys in one piece. None decides: together on a CPU, where it was measured to be faster, but not under
+    the deterministic switch.
+    """
 
     storage: Storage = "dense"
     blocks: int | None = None
+    read_together: bool | None = None
 
     def __post_init__(self) -> None:
         if self.storage not in ("dense", "paged"):

@@ -88,13 +88,7 @@ class Engine:
         sampler = RowSampler(spec.sampling, spec.prompt)
         last = mx.array(spec.prompt[-1:], dtype=mx.uint32)
         sequence = SequenceId(next(self._ids))
-        self._kv.create(sequence, len(spec.prompt), spec.reserve)
-        if prefix is not None:
-            try:
-                self._kv.adopt(sequence, prefix)
-            except EngineError:
-                self._kv.drop(sequence)
-                raise
+        self._kv.create(sequence, len(spec.prompt), spec.reserve, prefix)
         fed = deque[mx.array](maxlen=UNWIND_LIMIT)
         self._sequences[sequence] = Sequence(sequence, spec, plan, sampler, last, adopted, fed)
         return sequence
@@ -208,12 +202,7 @@ class Engine:
         if not isinstance(state, Sequence):
             raise EngineError("this is no sequence that an engine detached")
         sequence = SequenceId(next(self._ids))
-        self._kv.create(sequence, max(state.plan.length, state.forwarded), state.spec.reserve)
-        try:
-            self._kv.adopt(sequence, detached.kv)
-        except EngineError:
-            self._kv.drop(sequence)
-            raise
+        self._kv.create(sequence, max(state.plan.length, state.forwarded), state.spec.reserve, detached.kv)
         detached.kv.release()
         self._sequences[sequence] = replace(state, id=sequence)
         return sequence

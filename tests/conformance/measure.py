@@ -13,6 +13,7 @@ from tests.conformance.traces import (
     RAGGED,
     STEPS,
     Gap,
+    Row,
     engine_alone,
     engine_rows,
     history_effect,
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import mlx.nn as nn
+
+    from mlxcel_engine.engine.config import Storage
 
 RIGHT, WRONG, RAISES, NONE = "right", "wrong", "raises", "n/a"
 SEEDS = (0, 1)
@@ -84,7 +87,7 @@ def measure(name: str) -> FamilyRow:
         tuple(own),
         "batched" if support.batched else support.reason,
         _verdict(lambda: _alone(model)),
-        _verdict(lambda: _in_batches(Engine(model), model)),
+        _verdict(lambda: _in_batches(model)),
         _paged(model),
         forced_view(name),
         _verdict(lambda: widest(mlx_lm_rows(model), solo_rows(model))),
@@ -97,7 +100,7 @@ def forced_view(name: str, seeds: tuple[int, ...] = SEEDS) -> Verdict:
     with _forced(models[0]):
         if not families.family_support(models[0]).batched:
             return Verdict(NONE)
-        return _verdict(lambda: _worst([_in_batches(Engine(model), model) for model in models]))
+        return _verdict(lambda: _worst([_in_batches(model) for model in models]))
 
 
 def proven(rows: list[FamilyRow]) -> frozenset[str]:
@@ -125,30 +128,23 @@ def _paged(model: nn.Module) -> Verdict:
     if not support.ok:
         return Verdict(NONE, support.reason)
 
-    def run() -> Gap:
-        engine = paged_engine(model)
-        found = _in_batches(engine, model)
-        check_paged(engine)
-        return found
-
-    return _verdict(run)
+    return _verdict(lambda: _in_batches(model, "paged"))
 
 
-def paged_engine(model: nn.Module) -> Engine:
-    """Return an engine over paged KV."""
-    return Engine(model, EngineConfig(storage="paged"))
-
-
-def check_paged(engine: Engine) -> None:
-    """Check that a paged engine whose rows have all left keeps right books and holds nothing."""
+def batch_gap(model: nn.Module, storage: Storage, rows: tuple[Row, ...], together: bool) -> Gap:
+    """Run ``rows`` in one engine; at last, paged KV keeps right books and holds nothing."""
+    engine = Engine(model, EngineConfig(storage, read_together=together))
+    gap = widest(engine_rows(engine, rows), solo_rows(model, rows))
     store = engine._kv
-    assert isinstance(store, PagedKv)
-    store.check_integrity()
-    assert store.held_bytes == 0
+    if storage == "paged":
+        assert isinstance(store, PagedKv)
+        store.check_integrity()
+        assert store.held_bytes == 0
+    return gap
 
 
-def _in_batches(engine: Engine, model: nn.Module) -> Gap:
-    return _worst([widest(engine_rows(engine, rows), solo_rows(model, rows)) for rows in (RAGGED, EQUAL)])
+def _in_batches(model: nn.Module, storage: Storage = "dense") -> Gap:
+    return _worst([batch_gap(model, storage, rows, how) for rows in (RAGGED, EQUAL) for how in (False, True)])
 
 
 def _worst(gaps: list[Gap]) -> Gap:

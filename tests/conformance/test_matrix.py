@@ -11,14 +11,15 @@ import mlx_lm.models
 import pytest
 from mlx_lm.utils import MODEL_ARCHITECTURE_REMAPPING, MODEL_REMAPPING
 
-from mlxcel_engine.engine import Engine, supports_paged_decode
+from mlxcel_engine.engine import supports_paged_decode
 from mlxcel_engine.engine.families import BATCHED_FAMILIES, NOT_BATCHED
 from mlxcel_engine.engine.kv import dense, pool
-from mlxcel_engine.engine.kv.store import KvCounters
+from mlxcel_engine.engine.kv.groups import Span
 from tests.conformance.configs import CONFIGS, PARTS, UNRUNNABLE, tiny_config
 from tests.conformance.matrix import main, parse, render
-from tests.conformance.measure import FamilyRow, Verdict, check_paged, measure, paged_engine, proven
-from tests.conformance.traces import RAGGED, engine_rows, solo, solo_rows, widest
+from tests.conformance.measure import FamilyRow, Verdict, batch_gap, measure, proven
+from tests.conformance.traces import RAGGED, solo
+from tests.faults import strided_short
 from tests.tiny import tiny_model
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "families.md"
@@ -80,11 +81,9 @@ def test_every_family_on_plain_caches_that_is_not_batched_has_its_reason() -> No
 def test_a_batched_row_is_right_over_dense_and_paged_kv(name: str) -> None:
     model = tiny_model(name)
     assert supports_paged_decode(model).ok
-    expected = solo_rows(model)
-    assert widest(engine_rows(Engine(model)), expected).close
-    paged = paged_engine(model)
-    assert widest(engine_rows(paged), expected).close
-    check_paged(paged)
+    assert batch_gap(model, "dense", RAGGED, together=False).close
+    assert batch_gap(model, "dense", RAGGED, together=True).close
+    assert batch_gap(model, "paged", RAGGED, together=True).close
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -134,14 +133,22 @@ def test_a_wrong_pool_is_a_wrong_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: a paged row of more than a block read without its first token."""
     read = pool.Pool.read
 
-    def short(self: pool.Pool, spans: list[tuple[int, int]], counters: KvCounters) -> tuple[mx.array, mx.array]:
+    def short(self: pool.Pool, spans: list[Span]) -> tuple[mx.array, mx.array]:
         (start, stop), *rest = spans
-        return read(self, [(start + (stop - start > 16), stop), *rest], counters)
+        return read(self, [(start + (stop - start > 16), stop), *rest])
 
     monkeypatch.setattr(pool.Pool, "read", short)
     row = measure("llama")
     assert row.verdicts == ("batched", "right", "right", "wrong", "right", "right")
     assert not row.right
+
+
+def test_a_wrong_read_of_several_rows_is_a_wrong_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: what several rows read together is one token short."""
+    monkeypatch.setattr(dense, "strided", strided_short)
+    monkeypatch.setattr(pool, "strided", strided_short)
+    row = measure("llama")
+    assert row.verdicts == ("batched", "right", "wrong", "wrong", "wrong", "right")
 
 
 def test_a_wrong_wrapper_is_the_fault_of_what_it_wraps() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from mlxcel_engine.engine import Engine, SequenceId, families
+from mlxcel_engine.engine import Engine, EngineConfig, SequenceId, families
 from mlxcel_engine.engine.families import BATCHED_FAMILIES, NOT_BATCHED, architectures, family_support
 from mlxcel_engine.engine.kv import dense
 from mlxcel_engine.engine.kv.dense import DenseKv
@@ -23,6 +23,7 @@ from tests.conformance.traces import (
     solo_rows,
     widest,
 )
+from tests.faults import strided_short
 from tests.tiny import tiny_model
 
 # One of a kind; the conformance matrix covers all.
@@ -61,7 +62,7 @@ def test_a_batch_of_one_is_bitwise_generate_step(name: str) -> None:
 @pytest.mark.parametrize("rows", [RAGGED, EQUAL], ids=["ragged", "equal lengths"])
 def test_rows_of_a_batch_equal_solo(name: str, rows: Any) -> None:
     model = tiny_model(name)
-    found = widest(engine_rows(Engine(model), rows), solo_rows(model, rows))
+    found = widest(engine_rows(Engine(model, EngineConfig(read_together=True)), rows), solo_rows(model, rows))
     assert found.first is None
     assert found.largest <= TOLERANCE
 
@@ -118,11 +119,6 @@ def test_several_rows_refuse_a_mask_rather_than_ignore_it() -> None:
 
 def test_a_wrong_view_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: with one row's keys read one token short, the comparison above fails."""
-    read = dense.Slab.read
-
-    def short(self: dense.Slab, layer: int, length: int) -> tuple[mx.array, mx.array]:
-        return read(self, layer, length - 1 if length > 8 else length)
-
-    monkeypatch.setattr(dense.Slab, "read", short)
+    monkeypatch.setattr(dense, "strided", strided_short)
     model = tiny_model("llama")
-    assert not widest(engine_rows(Engine(model)), solo_rows(model)).close
+    assert not widest(engine_rows(Engine(model, EngineConfig(read_together=True))), solo_rows(model)).close

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mlxcel_engine.engine import DetachedSequence, Engine, EngineConfig, SequenceId, SequenceSpec, StepBatch
+from mlxcel_engine.engine.config import Storage
 from mlxcel_engine.engine.kv.blocks import OutOfBlocksError
 from mlxcel_engine.engine.kv.dense import DenseKv
 from mlxcel_engine.engine.kv.paged import PagedKv
@@ -33,6 +34,7 @@ STEM = prompt(50, seed=1)
 STEMS = (STEM, (*STEM[:10], *prompt(40, seed=2)), (*STEM[:20], *prompt(30, seed=3)))  # a prefix in common
 SUFFIXES = ((1,), (2, 3, 4), STEM[:17])  # behind a kept prefix, generated tokens included
 LONGEST = 80  # prompt
+STORAGES: tuple[Storage, ...] = ("dense", "paged")
 POOLS = (5, 7, 10, 16)  # blocks; five rows of up to 90 tokens fill all of them
 ROWS, KEPT = 5, 3
 
@@ -93,7 +95,10 @@ class Schedule(RuleBasedStateMachine):
     @initialize(
         name=st.sampled_from(MODELS),
         config=st.sampled_from(
-            [EngineConfig(), EngineConfig("paged"), *(EngineConfig("paged", blocks) for blocks in POOLS)]
+            [
+                *(EngineConfig(storage, read_together=how) for storage in STORAGES for how in (False, True)),
+                *(EngineConfig("paged", blocks, read_together=True) for blocks in POOLS),
+            ]
         ),
     )
     def begin(self, name: str, config: EngineConfig) -> None:

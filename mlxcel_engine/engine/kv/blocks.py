@@ -72,7 +72,7 @@ class BlockAllocator:
         self._claims.remove(claim)
 
     def take(self, number: int, last: int | None, claim: Claim) -> list[int]:
-        """Hold ``number`` free blocks: those behind ``last`` or in the claim first, then unclaimed ones, then any.
+        """Hold ``number`` free blocks: behind ``last``, else in the claim, else unclaimed ones, else any.
 
         Raises:
             OutOfBlocksError: fewer are free.
@@ -143,9 +143,12 @@ class BlockAllocator:
                 raise EngineError(f"KV block {block} is counted {counted} times, held {holders[block]} times")
 
     def _best(self, last: int | None, claim: Claim) -> int:
-        following = claim.start if last is None else last + 1
-        if following < self.total and not self._counts[following] and not self._claimed_by_other(following, claim):
-            return following
+        wanted = list(range(claim.start, claim.stop))
+        if last is not None and last + 1 < self.total:
+            wanted.insert(0, last + 1)
+        for block in wanted:
+            if not self._counts[block] and not self._claimed_by_other(block, claim):
+                return block
         unclaimed = (block for block in self._free if not self._claimed_by_other(block, claim))
         return next(unclaimed, self._free[0])
 

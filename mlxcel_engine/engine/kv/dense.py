@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 
 from mlxcel_engine.engine.kv.detached import CopiedKv, check_adoptable, check_held
+from mlxcel_engine.engine.kv.groups import Cluster, Group, Stretch
+from mlxcel_engine.engine.kv.partial import strided
 from mlxcel_engine.engine.kv.store import LARGEST_RESERVE, KvCounters
 from mlxcel_engine.engine.kv.view import ViewForward
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mlxcel_engine.engine.kv.groups import Span
     from mlxcel_engine.engine.kv.store import DetachedKv
     from mlxcel_engine.engine.types import SequenceId
 
@@ -53,11 +56,16 @@ class Slab:
         empty = mx.zeros((batch, heads, room - self.length, width), dtype=new.dtype)
         return mx.concatenate([held[..., : self.length, :], empty], axis=2)
 
-    def read(self, layer: int, length: int) -> tuple[mx.array, mx.array]:
-        """Return the first ``length`` keys and values, ``[1, Hkv, length, D]``; a slice, no copy."""
+    def whole(self, layer: int) -> tuple[mx.array, mx.array]:
+        """Return both arrays of ``layer``, ``[1, Hkv, capacity, D]``."""
         keys, values = self._keys[layer], self._values[layer]
         if keys is None or values is None:
             raise KeyError(f"layer {layer} holds nothing")
+        return keys, values
+
+    def read(self, layer: int, length: int) -> tuple[mx.array, mx.array]:
+        """Return the first ``length`` keys and values, ``[1, Hkv, length, D]``; a slice, no copy."""
+        keys, values = self.whole(layer)
         return keys[..., :length, :], values[..., :length, :]
 
     def holds(self, layer: int) -> bool:
@@ -90,6 +98,17 @@ class _SlabRows:
     def read(self, layer: int, row: int) -> tuple[mx.array, mx.array]:
         return self._slabs[row].read(layer, self._totals[row])
 
+    def spans(self) -> list[list[Span]]:
+        return [[(0, total)] for total in self._totals]
+
+    def clusters(self) -> list[Cluster]:
+        alone = [Group((row,), (Stretch(0, total),)) for row, total in enumerate(self._totals)]
+        return [Cluster((), tuple(alone))]
+
+    def stretch(self, layer: int, rows: tuple[int, ...], stretch: Stretch) -> tuple[mx.array, mx.array]:
+        (row,) = rows
+        return strided(*self._slabs[row].whole(layer), 1, stretch)
+
     def commit(self, tokens: int) -> None:
         for slab in self._slabs:
             slab.length += tokens
@@ -101,14 +120,22 @@ class DenseKv:
     name = "dense"
     batched = True
 
-    def __init__(self, layers: int) -> None:
+    def __init__(self, layers: int, exact: bool = True) -> None:
         self.counters = KvCounters()
+        self._exact = exact
         self._layers = layers
         self._slabs: dict[SequenceId, Slab] = {}
 
-    def create(self, sequence: SequenceId, tokens: int, reserve: int) -> None:
-        """See :meth:`KvStore.create`."""
-        self._slabs[sequence] = Slab(self._layers, tokens + min(reserve, LARGEST_RESERVE), self.counters)
+    def create(self, sequence: SequenceId, tokens: int, reserve: int, prefix: DetachedKv | None = None) -> None:
+        """See :meth:`KvStore.create`; ``prefix`` is copied."""
+        slab = Slab(self._layers, tokens + min(reserve, LARGEST_RESERVE), self.counters)
+        if prefix is not None:
+            copied = check_adoptable(sequence, prefix, CopiedKv)
+            for layer, pair in enumerate(copied.layers):
+                if pair is not None:
+                    slab.write(layer, *pair)
+            slab.length = copied.tokens
+        self._slabs[sequence] = slab
 
     def drop(self, sequence: SequenceId) -> None:
         """See :meth:`KvStore.drop`."""
@@ -116,7 +143,8 @@ class DenseKv:
 
     def forward(self, rows: Sequence[SequenceId], tokens: int) -> ViewForward:
         """See :meth:`KvStore.forward`."""
-        return ViewForward(_SlabRows([self._slabs[row] for row in rows], tokens), self._layers, tokens, self.counters)
+        slabs = _SlabRows([self._slabs[row] for row in rows], tokens)
+        return ViewForward(slabs, self._layers, tokens, self.counters, self._exact)
 
     def length(self, sequence: SequenceId) -> int:
         """See :meth:`KvStore.length`."""
@@ -140,15 +168,6 @@ class DenseKv:
         kept = self.snapshot(sequence, self._slabs[sequence].length)
         self.drop(sequence)
         return kept
-
-    def adopt(self, sequence: SequenceId, kept: DetachedKv) -> None:
-        """See :meth:`KvStore.adopt`."""
-        slab = self._slabs[sequence]
-        copied = check_adoptable(sequence, slab.length, kept, CopiedKv)
-        for layer, pair in enumerate(copied.layers):
-            if pair is not None:
-                slab.write(layer, *pair)
-        slab.length = kept.tokens
 
     def arrays(self, sequence: SequenceId) -> list[mx.array]:
         """See :meth:`KvStore.arrays`."""

@@ -58,15 +58,13 @@ def check_held(sequence: SequenceId, tokens: int, length: int) -> None:
         raise EngineError(f"sequence {sequence}: {tokens} tokens asked for, {length} held")
 
 
-def check_adoptable(sequence: SequenceId, length: int, kept: DetachedKv, kind: type[Kept]) -> Kept:
+def check_adoptable(sequence: SequenceId, kept: DetachedKv, kind: type[Kept]) -> Kept:
     """Return ``kept`` as the ``kind`` that the storage of ``sequence`` can adopt.
 
     Raises:
-        EngineError: the sequence is not empty, or ``kept`` is of another kind or was released.
+        EngineError: ``kept`` is of another kind or was released.
 
     """
-    if length:
-        raise EngineError(f"sequence {sequence}: {length} tokens held already; adopt into an empty sequence")
     if not isinstance(kept, kind):
         raise EngineError(f"sequence {sequence}: cannot adopt {type(kept).__name__}; it is of another storage")
     if kept.released:

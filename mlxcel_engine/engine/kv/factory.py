@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import mlx.core as mx
+
 from mlxcel_engine.engine.kv.dense import DenseKv
 from mlxcel_engine.engine.kv.own import OwnCaches
 from mlxcel_engine.engine.kv.paged import PagedKv
 from mlxcel_engine.errors import EngineError
+from mlxcel_engine.preload import PRELOAD
 
 if TYPE_CHECKING:
     import mlx.nn as nn
@@ -24,8 +27,11 @@ def make_store(model: nn.Module, support: FamilySupport, config: EngineConfig) -
         EngineError: paged storage for a family that cannot use it; says why.
 
     """
+    exact = not config.read_together
+    if config.read_together is None:
+        exact = PRELOAD.deterministic or mx.default_device().type != mx.DeviceType.cpu
     if config.storage == "paged":
         if not support.paged.ok:
             raise EngineError(f"{support.family} cannot use paged KV, {support.paged.reason}; take dense")
-        return PagedKv(support.layers, config.blocks)
-    return DenseKv(support.layers) if support.batched else OwnCaches(model)
+        return PagedKv(support.layers, config.blocks, exact)
+    return DenseKv(support.layers, exact) if support.batched else OwnCaches(model)

@@ -74,9 +74,19 @@ class OwnCaches:
         self._model = model
         self._caches: dict[SequenceId, list[Any]] = {}
 
-    def create(self, sequence: SequenceId, tokens: int, reserve: int) -> None:  # noqa: ARG002 - they grow by themselves
-        """See :meth:`KvStore.create`."""
-        self._caches[sequence], self._lengths[sequence] = make_prompt_cache(self._model), 0
+    def create(
+        self,
+        sequence: SequenceId,
+        tokens: int,  # noqa: ARG002 - they grow by themselves
+        reserve: int,  # noqa: ARG002
+        prefix: DetachedKv | None = None,
+    ) -> None:
+        """See :meth:`KvStore.create`; of ``prefix`` the cache objects are copied."""
+        if prefix is None:
+            self._caches[sequence], self._lengths[sequence] = make_prompt_cache(self._model), 0
+            return
+        own = check_adoptable(sequence, prefix, OwnKv)
+        self._caches[sequence], self._lengths[sequence] = copy.deepcopy(own.caches), own.tokens
 
     def drop(self, sequence: SequenceId) -> None:
         """See :meth:`KvStore.drop`."""
@@ -127,11 +137,6 @@ class OwnCaches:
         kept = OwnKv(self._caches[sequence], self._lengths[sequence])
         self.drop(sequence)
         return kept
-
-    def adopt(self, sequence: SequenceId, kept: DetachedKv) -> None:
-        """See :meth:`KvStore.adopt`; a copy of the cache objects."""
-        own = check_adoptable(sequence, self._lengths[sequence], kept, OwnKv)
-        self._caches[sequence], self._lengths[sequence] = copy.deepcopy(own.caches), own.tokens
 
     def arrays(self, sequence: SequenceId) -> list[mx.array]:
         """See :meth:`KvStore.arrays`."""

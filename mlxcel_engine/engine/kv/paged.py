@@ -17,6 +17,7 @@ from mlxcel_engine.engine.kv.view import ViewForward
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mlxcel_engine.engine.kv.blocks import Claim
     from mlxcel_engine.engine.kv.store import DetachedKv
     from mlxcel_engine.engine.types import SequenceId
 
@@ -53,23 +54,33 @@ class PagedKv:
     name = "paged"
     batched = True
 
-    def __init__(self, layers: int, blocks: int | None = None) -> None:
+    def __init__(self, layers: int, blocks: int | None = None, exact: bool = True) -> None:
         self.counters = KvCounters()
+        self._exact = exact
         self._pools = [Pool() for _ in range(layers)]
         self._fixed = blocks is not None
         self._allocator = BlockAllocator(_FIRST_BLOCKS if blocks is None else blocks)
         self._tables: dict[SequenceId, Table] = {}
         self._kept: list[SharedKv] = []
 
-    def create(self, sequence: SequenceId, tokens: int, reserve: int) -> None:
-        """See :meth:`KvStore.create`; nothing is held yet."""
+    def create(self, sequence: SequenceId, tokens: int, reserve: int, prefix: DetachedKv | None = None) -> None:
+        """See :meth:`KvStore.create`; a shared ``prefix`` costs nothing until it is written to, copies need room."""
         blocks = blocks_for(tokens + min(reserve, LARGEST_RESERVE))
-        claim = self._allocator.claim(blocks)
-        if claim.stop - claim.start < blocks and not self._fixed:
-            self._allocator.unclaim(claim)
-            self._grow(blocks)
-            claim = self._allocator.claim(blocks)
-        self._tables[sequence] = Table(claim)
+        if isinstance(prefix, SharedKv) and prefix.store is self:
+            check_adoptable(sequence, prefix, SharedKv)
+            claim = self._claim(blocks - prefix.tokens // BLOCK_TOKENS)
+            self._allocator.share(prefix.blocks)
+            self._tables[sequence] = Table(claim, list(prefix.blocks), prefix.tokens)
+            return
+        copied = None if prefix is None else check_adoptable(sequence, prefix, CopiedKv)
+        table = Table(self._claim(blocks))
+        if copied is not None:
+            try:
+                self._restore(table, copied)
+            except OutOfBlocksError:
+                self._allocator.unclaim(table.claim)
+                raise
+        self._tables[sequence] = table
 
     def drop(self, sequence: SequenceId) -> None:
         """See :meth:`KvStore.drop`."""
@@ -85,7 +96,7 @@ class PagedKv:
 
         """
         tables = [self._tables[row] for row in rows]
-        return ViewForward(self._rows(tables, tokens), len(self._pools), tokens, self.counters)
+        return ViewForward(self._rows(tables, tokens), len(self._pools), tokens, self.counters, self._exact)
 
     def length(self, sequence: SequenceId) -> int:
         """See :meth:`KvStore.length`."""
@@ -113,30 +124,10 @@ class PagedKv:
         """See :meth:`KvStore.detach`; copies outside the pools."""
         table = self._tables[sequence]
         spans = table.spans(0, table.length)
-        held = [pool.read(spans, self.counters) if spans and pool.arrays() else None for pool in self._pools]
+        held = [pool.read(spans) if spans and pool.arrays() else None for pool in self._pools]
         copied = CopiedKv.of(held, table.length)
         self.drop(sequence)
         return copied
-
-    def adopt(self, sequence: SequenceId, kept: DetachedKv) -> None:
-        """See :meth:`KvStore.adopt`; shared blocks cost nothing until they are written to.
-
-        Raises:
-            OutOfBlocksError: copies that are to be adopted find no room.
-
-        """
-        table = self._tables[sequence]
-        if isinstance(kept, SharedKv) and kept.store is self:
-            check_adoptable(sequence, table.length, kept, SharedKv)
-            self._allocator.share(kept.blocks)
-            table.blocks, table.length = list(kept.blocks), kept.tokens
-            return
-        copied = check_adoptable(sequence, table.length, kept, CopiedKv)
-        rows = self._rows([table], copied.tokens)
-        for layer, pair in enumerate(copied.layers):
-            if pair is not None:
-                rows.append(layer, *pair)
-        rows.commit(copied.tokens)
 
     def arrays(self, sequence: SequenceId) -> list[mx.array]:  # noqa: ARG002 - the pools hold all sequences
         """See :meth:`KvStore.arrays`."""
@@ -167,6 +158,22 @@ class PagedKv:
     def _slots(self) -> int:
         return self._allocator.total * BLOCK_TOKENS
 
+    def _claim(self, blocks: int) -> Claim:
+        """Claim room for ``blocks`` more, in pools that grow for it where they may."""
+        claim = self._allocator.claim(blocks)
+        if claim.stop - claim.start < blocks and not self._fixed:
+            self._allocator.unclaim(claim)
+            self._grow(blocks)
+            claim = self._allocator.claim(blocks)
+        return claim
+
+    def _restore(self, table: Table, copied: CopiedKv) -> None:
+        rows = self._rows([table], copied.tokens)
+        for layer, pair in enumerate(copied.layers):
+            if pair is not None:
+                rows.append(layer, *pair)
+        rows.commit(copied.tokens)
+
     def _rows(self, tables: list[Table], tokens: int) -> PagedRows:
         """Give every table the room for ``tokens`` more, then the rows over it."""
         needed = self._needed(tables, tokens)
@@ -177,7 +184,7 @@ class PagedKv:
             self._grow(needed)
         for table in tables:
             self._make_room(table, tokens)
-        return PagedRows(self._pools, self._slots, tables, tokens, self.counters)
+        return PagedRows(self._pools, self._slots, tables, tokens)
 
     def _needed(self, tables: list[Table], tokens: int) -> int:
         """Blocks to take: new ones, and a copy for every writer of a shared block but the last one left with it."""

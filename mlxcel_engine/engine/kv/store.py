@@ -21,14 +21,19 @@ LARGEST_RESERVE = 1024
 class KvCounters:
     """What the storage was seen to do; only ever grows.
 
-    ``attention_calls`` counts a layer's call once a forward, ``grown`` the slabs that were copied into larger ones,
-    ``slices`` and ``gathers`` how a paged row was read in a layer: as one stretch of the pool, or put together.
+    ``attention_calls`` counts a layer's call once a forward, ``grown`` the slabs that were copied into larger ones.
+    The others count how a row was read in a layer: ``slices`` as one stretch, ``gathers`` several stretches copied
+    together, ``splits`` stretch by stretch; of these, ``grouped`` in one call with other rows, and ``shared`` behind a
+    prefix that was read once for several rows.
     """
 
     attention_calls: int = 0
     grown: int = 0
     slices: int = 0
     gathers: int = 0
+    splits: int = 0
+    grouped: int = 0
+    shared: int = 0
 
 
 class DetachedKv(Protocol):
@@ -86,8 +91,15 @@ class KvStore(Protocol):
     batched: bool
     counters: KvCounters
 
-    def create(self, sequence: SequenceId, tokens: int, reserve: int) -> None:
-        """Make room for ``sequence``, empty: ``tokens`` will come for sure, ``reserve`` more perhaps."""
+    def create(self, sequence: SequenceId, tokens: int, reserve: int, prefix: DetachedKv | None = None) -> None:
+        """Make room for ``sequence``: ``tokens`` will come for sure, ``reserve`` more perhaps.
+
+        It is empty, or begins with ``prefix``, which stays valid.
+
+        Raises:
+            EngineError: ``prefix`` is of another storage, was released, or finds no room; nothing has changed.
+
+        """
         ...
 
     def drop(self, sequence: SequenceId) -> None:
@@ -122,15 +134,6 @@ class KvStore(Protocol):
 
     def detach(self, sequence: SequenceId) -> DetachedKv:
         """Move all of ``sequence`` out of the storage, so that its room is free; the sequence is dropped."""
-        ...
-
-    def adopt(self, sequence: SequenceId, kept: DetachedKv) -> None:
-        """Begin the empty ``sequence`` with ``kept``, which stays valid.
-
-        Raises:
-            EngineError: the sequence is not empty, or ``kept`` is of another storage.
-
-        """
         ...
 
     def arrays(self, sequence: SequenceId) -> list[mx.array]:

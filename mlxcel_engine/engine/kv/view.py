@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Protocol
 import mlx.core as mx
 from mlx_lm.models.base import create_causal_mask
 
+from mlxcel_engine.engine.kv.partial import attend_clusters
 from mlxcel_engine.errors import EngineError
 
 if TYPE_CHECKING:
+    from mlxcel_engine.engine.kv.groups import Cluster, Span, Stretch
     from mlxcel_engine.engine.kv.store import KvCounters
 
 
@@ -29,21 +31,39 @@ class RowsKv(Protocol):
         """Return all keys and values of a row, the appended ones included, ``[1, Hkv, T, D]``."""
         ...
 
+    def spans(self) -> list[list[Span]]:
+        """Where each row's tokens lie, the appended ones included."""
+        ...
+
+    def clusters(self) -> list[Cluster]:
+        """How the rows may best be read together."""
+        ...
+
+    def stretch(self, layer: int, rows: tuple[int, ...], stretch: Stretch) -> tuple[mx.array, mx.array]:
+        """Return keys ``[R, Hkv, D, T]`` and values ``[R, Hkv, T, D]`` of ``stretch`` in ``rows``, without a copy."""
+        ...
+
     def commit(self, tokens: int) -> None:
         """Count ``tokens`` more in each row."""
         ...
 
 
 class ViewForward:
-    """A forward through :class:`LayerView` objects. Implements :class:`~mlxcel_engine.engine.kv.store.KvForward`."""
+    """A forward through :class:`LayerView` objects. Implements :class:`~mlxcel_engine.engine.kv.store.KvForward`.
 
-    def __init__(self, rows: RowsKv, layers: int, tokens: int, counters: KvCounters) -> None:
+    ``exact`` keeps to one call of MLX's attention for each row, over its keys in one piece.
+    """
+
+    def __init__(self, rows: RowsKv, layers: int, tokens: int, counters: KvCounters, exact: bool) -> None:
         self.rows = rows
         self.tokens = tokens
         self.counters = counters
         lengths = rows.lengths
         self.count = len(lengths)
         self.offset: int | mx.array = lengths[0] if len(set(lengths)) == 1 else mx.array(lengths)
+        self.pieces = [len(spans) for spans in rows.spans()]
+        together = tokens == 1 and not exact and (self.count > 1 or self.pieces[0] > 1)
+        self.clusters = rows.clusters() if together else None
         self.caches = [LayerView(self, layer) for layer in range(layers)]
 
     def verify(self) -> None:
@@ -55,6 +75,24 @@ class ViewForward:
     def commit(self) -> None:
         """See :meth:`KvForward.commit`."""
         self.rows.commit(self.tokens)
+
+    def count_whole(self) -> None:
+        """Count that a layer read every row in one piece."""
+        self.counters.attention_calls += 1
+        gathers = sum(pieces > 1 for pieces in self.pieces)
+        self.counters.gathers += gathers
+        self.counters.slices += self.count - gathers
+
+    def count_clusters(self, clusters: list[Cluster]) -> None:
+        """Count that a layer read the rows as ``clusters``."""
+        self.counters.attention_calls += 1
+        for cluster in clusters:
+            self.counters.shared += len(cluster.rows) if cluster.prefix else 0
+            for group in cluster.groups:
+                several = len(cluster.prefix) + len(group.stretches) > 1
+                self.counters.splits += len(group.rows) if several else 0
+                self.counters.slices += 0 if several else len(group.rows)
+                self.counters.grouped += len(group.rows) if len(group.rows) > 1 else 0
 
 
 class LayerView:
@@ -116,7 +154,10 @@ class LayerView:
         """
         forward, returned = self._forward, self._returned
         self._returned = None  # a reference kept here would turn the next append into a copy
-        forward.counters.attention_calls += 1
+        if returned is not None and forward.clusters is not None and mask is None and sinks is None:
+            forward.count_clusters(forward.clusters)
+            return attend_clusters(queries, returned[0].shape[1], scale, self._layer, forward.rows, forward.clusters)
+        forward.count_whole()
         if forward.count == 1 and returned is not None:
             return mx.fast.scaled_dot_product_attention(queries, *returned, scale=scale, mask=mask, sinks=sinks)
         if mask is not None or queries.shape[2] != 1:

@@ -16,6 +16,7 @@ from mlxcel_engine.engine.kv.blocks import OutOfBlocksError
 from mlxcel_engine.engine.kv.dense import DenseKv
 from mlxcel_engine.engine.kv.paged import PagedKv
 from mlxcel_engine.engine.kv.pool import BLOCK_TOKENS
+from mlxcel_engine.engine.kv.store import DetachedKv
 from mlxcel_engine.errors import EngineError
 
 LAYERS, HEADS, WIDTH = 2, 2, 4
@@ -74,11 +75,9 @@ def test_a_snapshot_is_unmoved_by_both_sides_going_on(store: Store, tokens: int)
     store.create(A, tokens, 5)
     append(store, [A], [[*prefix]])
     kept = store.snapshot(A, tokens)
-    store.create(B, tokens, 5)
-    store.adopt(B, kept)
+    store.create(B, tokens, 5, kept)
     append(store, [A, B], [[500], [600]])
-    store.create(C, tokens, 5)
-    store.adopt(C, kept)
+    store.create(C, tokens, 5, kept)
     assert held(store, A) == [[*prefix, 500]] * LAYERS
     assert held(store, B) == [[*prefix, 600]] * LAYERS
     assert held(store, C) == [prefix] * LAYERS
@@ -99,8 +98,7 @@ def test_a_shared_prefix_costs_its_blocks_once_and_waste_is_less_than_a_block() 
     one_prefix = store.held_bytes
     kept = store.snapshot(rows[0], 1024)
     for row in rows[1:]:
-        store.create(row, 1024, 16)
-        store.adopt(row, kept)
+        store.create(row, 1024, 16, kept)
     assert store.held_bytes == one_prefix
     for step in range(16):
         append(store, rows, [[2000 + 100 * i + step] for i in range(8)])
@@ -116,15 +114,14 @@ def test_what_is_not_there_is_refused(store: Store) -> None:
         with pytest.raises(EngineError, match="sequence 1: 3 tokens asked for, 2 held"):
             call(A, 3)
     kept = store.snapshot(A, 2)
-    with pytest.raises(EngineError, match="adopt into an empty sequence"):
-        store.adopt(A, kept)
     with pytest.raises(KeyError):
         store.length(B)
     other = DenseKv(LAYERS) if isinstance(store, PagedKv) else PagedKv(LAYERS)
-    other.create(A, 4, 0)
     if isinstance(store, PagedKv):
         with pytest.raises(EngineError, match="of another storage"):
-            other.adopt(A, kept)
+            other.create(A, 4, 0, kept)
+        with pytest.raises(KeyError):
+            other.length(A)
 
 
 def test_a_full_pool_refuses_the_whole_forward_and_goes_on_when_there_is_room() -> None:
@@ -141,7 +138,8 @@ def test_a_full_pool_refuses_the_whole_forward_and_goes_on_when_there_is_room() 
     store.create(C, 1, 0)
     with pytest.raises(OutOfBlocksError):
         append(store, [C], [list(range(BLOCK_TOKENS + 1))])
-    store.adopt(C, detached)
+    store.drop(C)
+    store.create(C, 1, 0, detached)
     assert held(store, C) == [list(range(BLOCK_TOKENS))] * LAYERS
 
 
@@ -151,10 +149,10 @@ def test_kv_that_was_released_cannot_be_adopted(store: Store) -> None:
     kept, moved = store.snapshot(A, 20), store.detach(A)
     for gone in (kept, moved):
         gone.release()
-        store.create(B, 20, 0)
         with pytest.raises(EngineError, match="KV that was released"):
-            store.adopt(B, gone)
-        store.drop(B)
+            store.create(B, 20, 0, gone)
+        with pytest.raises(KeyError):
+            store.length(B)
 
 
 class Life(RuleBasedStateMachine):
@@ -167,10 +165,10 @@ class Life(RuleBasedStateMachine):
         self.kept: list[tuple[Any, list[int]]] = []
         self.next = 0
 
-    def fresh(self, tokens: int) -> SequenceId:
+    def fresh(self, tokens: int, prefix: DetachedKv | None = None) -> SequenceId:
         self.next += 1
         sequence = SequenceId(self.next)
-        self.store.create(sequence, tokens, 8)
+        self.store.create(sequence, tokens, 8, prefix)
         self.live[sequence] = []
         return sequence
 
@@ -225,9 +223,8 @@ class Life(RuleBasedStateMachine):
     @rule(data=st.data())
     def adopt(self, data: st.DataObject) -> None:
         kept, tokens = data.draw(st.sampled_from(self.kept))
-        sequence = self.fresh(len(tokens))
         try:
-            self.store.adopt(sequence, kept)
+            sequence = self.fresh(len(tokens), kept)
         except OutOfBlocksError:
             return
         self.live[sequence] = list(tokens)

@@ -1,0 +1,146 @@
+"""Decode attention put together from parts, for several rows of exact lengths on a CPU.
+
+Each part is a softmax over some of the keys, kept with its maximum and its sum, so that parts can be merged: the online
+softmax of Milakov and Gimelshein (2018). It lets rows share what they read, where one call of MLX's attention takes
+rows of equal length only. Powers of two are taken, ``log2(e)`` being part of the scale: MLX's ``exp`` costs twice as
+much per element on a CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mlxcel_engine.engine.kv.groups import Cluster, Group, Stretch
+    from mlxcel_engine.engine.kv.view import RowsKv
+
+
+_LOG2_E = math.log2(math.e)
+_MANY_KEYS = 512  # rows times keys of a call; below, three calls more cost what the cheaper power saves
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Attention of ``R`` rows over some keys: ``values`` ``[R, Hkv, G, D]``, not yet divided by ``total``.
+
+    ``top`` is the largest score (in powers of two) and ``total`` the sum of the weights, float32 ``[R, Hkv, G, 1]``.
+    """
+
+    values: mx.array
+    top: mx.array
+    total: mx.array
+
+    @classmethod
+    def over(cls, queries: mx.array, keys: mx.array, values: mx.array) -> Partial:
+        """Attend ``[R, Hkv, G, D]``, scaled, over keys ``[R, Hkv, D, T]`` and values ``[R, Hkv, T, D]``."""
+        scores = (queries @ keys).astype(mx.float32)
+        top = scores.max(axis=-1, keepdims=True)
+        weights = mx.power(2.0, scores - top)
+        return cls(weights.astype(values.dtype) @ values, top, weights.sum(axis=-1, keepdims=True))
+
+    @classmethod
+    def over_shared(cls, queries: mx.array, keys: mx.array, values: mx.array) -> Partial:
+        """As :meth:`over`, all rows over the same keys ``[1, Hkv, D, T]``, which are read once."""
+        rows, heads, group, _ = queries.shape
+        stacked = queries.transpose(1, 0, 2, 3).reshape(1, heads, rows * group, -1)
+        part = cls.over(stacked, keys, values)
+
+        def unstacked(array: mx.array) -> mx.array:
+            return array.reshape(heads, rows, group, -1).transpose(1, 0, 2, 3)
+
+        return cls(unstacked(part.values), unstacked(part.top), unstacked(part.total))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Partial]) -> Partial:
+        """Put the rows of ``parts`` behind one another."""
+        if len(parts) == 1:
+            return parts[0]
+        fields = zip(*((part.values, part.top, part.total) for part in parts), strict=True)
+        return cls(*(mx.concatenate(list(arrays)) for arrays in fields))
+
+    def merged(self, other: Partial) -> Partial:
+        """The same rows over the keys of both."""
+        top = mx.maximum(self.top, other.top)
+        mine, others = mx.power(2.0, self.top - top), mx.power(2.0, other.top - top)
+        values = self.values * mine.astype(self.values.dtype) + other.values * others.astype(self.values.dtype)
+        return Partial(values, top, self.total * mine + other.total * others)
+
+    def result(self) -> mx.array:
+        """The attention ``[R, Hkv, G, D]``."""
+        return self.values / self.total.astype(self.values.dtype)
+
+
+def attend_clusters(
+    queries: mx.array, kv_heads: int, scale: float, layer: int, rows: RowsKv, clusters: Sequence[Cluster]
+) -> mx.array:
+    """Attend one token a row, ``[B, Hq, 1, D]``, each row over all of its own keys; returns ``[B, Hq, 1, Dv]``."""
+    batch, heads, _, width = queries.shape
+    scaled = (queries * scale).reshape(batch, kv_heads, heads // kv_heads, width)
+    order = [row for cluster in clusters for row in cluster.rows]
+    results = [_attend_cluster(_pick(scaled, cluster.rows), layer, rows, cluster) for cluster in clusters]
+    found = results[0] if len(results) == 1 else mx.concatenate(results)
+    if order != sorted(order):
+        found = found[mx.array([order.index(row) for row in range(batch)])]
+    return found.reshape(batch, heads, 1, -1)
+
+
+def _attend_cluster(queries: mx.array, layer: int, rows: RowsKv, cluster: Cluster) -> mx.array:
+    """Attend the queries of a cluster, in the order of its rows."""
+    if not cluster.prefix:
+        found = [_attend_group(mine, layer, rows, group) for group, mine in _groups(cluster, queries)]
+        return found[0] if len(found) == 1 else mx.concatenate(found)
+    powers = queries * _LOG2_E
+    own = Partial.joined([_own_part(mine, layer, rows, group) for group, mine in _groups(cluster, powers)])
+    first = cluster.rows[:1]
+    shared = [Partial.over_shared(powers, *rows.stretch(layer, first, stretch)) for stretch in cluster.prefix]
+    return reduce(Partial.merged, shared, own).result()
+
+
+def _groups(cluster: Cluster, queries: mx.array) -> Iterator[tuple[Group, mx.array]]:
+    """Each group with its queries."""
+    done = 0
+    for group in cluster.groups:
+        yield group, _pick(queries, range(done, done + len(group.rows)))
+        done += len(group.rows)
+
+
+def _own_part(powers: mx.array, layer: int, rows: RowsKv, group: Group) -> Partial:
+    runs = [Partial.over(powers, *rows.stretch(layer, group.rows, stretch)) for stretch in group.stretches]
+    return reduce(Partial.merged, runs)
+
+
+def _attend_group(queries: mx.array, layer: int, rows: RowsKv, group: Group) -> mx.array:
+    """Attend rows that share nothing: few keys in the fewest calls, many with the cheaper power."""
+    tokens = sum(stretch.tokens for stretch in group.stretches)
+    if len(group.stretches) > 1 or len(group.rows) * tokens >= _MANY_KEYS:
+        return _own_part(queries * _LOG2_E, layer, rows, group).result()
+    keys, values = rows.stretch(layer, group.rows, group.stretches[0])
+    return mx.softmax(queries @ keys, axis=-1, precise=True) @ values
+
+
+def _pick(array: mx.array, rows: Sequence[int]) -> mx.array:
+    """The given rows: the array itself or a slice where that is possible."""
+    first, number = rows[0], len(rows)
+    if list(rows) != list(range(first, first + number)):
+        return array[mx.array(list(rows))]
+    return array if number == array.shape[0] else array[first : first + number]
+
+
+def strided(keys: mx.array, values: mx.array, rows: int, stretch: Stretch) -> tuple[mx.array, mx.array]:
+    """Return keys ``[rows, Hkv, D, T]`` and values ``[rows, Hkv, T, D]`` of ``stretch`` in ``[1, Hkv, slots, D]``.
+
+    Views without a copy, the keys turned as their product with queries wants them.
+    """
+    _, heads, slots, width = keys.shape
+    start, step, tokens = stretch.start * width, stretch.stride * width, stretch.tokens
+    transposed = mx.as_strided(keys, (rows, heads, width, tokens), (step, slots * width, 1, width), start)
+    width = values.shape[3]
+    start, step = stretch.start * width, stretch.stride * width
+    return transposed, mx.as_strided(values, (rows, heads, tokens, width), (step, slots * width, width, 1), start)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     import mlx.nn as nn
 
-    from mlxcel_engine.engine.kv.store import DetachedKv, KvCounters, KvForward
+    from mlxcel_engine.engine.kv.store import DetachedKv, KvCounters, KvForward, KvUsage
 
 _CLEAR_EVERY = 256  # steps between returning MLX's cached buffers, as `mlx-lm`'s loops do
 
@@ -57,6 +57,7 @@ class Engine:
 
         """
         install_dispatch(model)
+        self.model = model
         self._model: Callable[..., mx.array] = model
         self.support = family_support(model)
         self._kv = make_store(model, self.support, config or EngineConfig())
@@ -68,6 +69,16 @@ class Engine:
     def storage(self) -> str:
         """What holds the KV: ``dense``, ``paged``, or ``mlx-lm caches`` for a family that is stepped row by row."""
         return self._kv.name
+
+    @property
+    def kv_usage(self) -> KvUsage:
+        """How much room of the storage is taken."""
+        return self._kv.usage()
+
+    @property
+    def open_sequences(self) -> int:
+        """Sequences that are open."""
+        return len(self._sequences)
 
     @property
     def counters(self) -> KvCounters:
@@ -216,6 +227,30 @@ class Engine:
             raise
         detached.kv.release()
         self._sequences[sequence] = replace(state, id=sequence)
+        return sequence
+
+    def recompute(self, detached: DetachedSequence, tokens: tuple[int, ...]) -> SequenceId:
+        """Bring a detached sequence back under a new id without its KV, which may be released: prefill it anew.
+
+        ``tokens`` are all that it was fed, prompt and generated ones. They are its plan now; after the last piece the
+        next step goes on where it stopped, with the sampler's state as it was. Steps before cannot be taken back.
+
+        Raises:
+            EngineError: not as many tokens as were fed, or its prompt was not prefilled yet.
+
+        """
+        state = detached.state
+        if not isinstance(state, Sequence):
+            raise EngineError("this is no sequence that an engine detached")
+        if len(tokens) != state.forwarded or state.forwarded < state.plan.tail.start:
+            raise EngineError(f"{len(tokens)} tokens given to recompute, {state.forwarded} were fed")
+        sequence = SequenceId(next(self._ids))
+        plan = PrefillPlan(len(tokens) + 1, state.spec.chunk)
+        self._kv.create(sequence, plan.length, state.spec.reserve)
+        detached.kv.release()
+        fed = deque[mx.array](maxlen=UNWIND_LIMIT)
+        spec = replace(state.spec, prompt=(*tokens, 0), boundary=None)  # the tail's place; its token is `next_token`
+        self._sequences[sequence] = replace(state, id=sequence, spec=spec, plan=plan, forwarded=0, fed=fed)
         return sequence
 
     def close(self, sequence: SequenceId) -> ClosedSequence:

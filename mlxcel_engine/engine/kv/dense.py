@@ -151,6 +151,11 @@ class DenseKv:
                 slab.write(layer, *pair)
         slab.length = kept.tokens
 
+    def nbytes(self, sequence: SequenceId) -> int:
+        """See :meth:`KvStore.nbytes`."""
+        slab = self._slabs[sequence]
+        return sum(array.nbytes // array.shape[2] * slab.length for array in slab.arrays())
+
     def usage(self) -> KvUsage:
         """See :meth:`KvStore.usage`; the bytes are those of the slabs."""
         slabs = self._slabs.values()

@@ -54,7 +54,7 @@ class CopiedKv:
         layers: list[LayerKv | None] = []
         for pairs in zip(*(part.layers for part in parts), strict=True):
             held = [pair for pair in pairs if pair is not None]
-            joined = [mx.concatenate(arrays, axis=2) for arrays in zip(*held, strict=True)]
+            joined = [mx.concatenate(list(arrays), axis=2) for arrays in zip(*held, strict=True)]
             layers.append((joined[0], joined[1]) if held else None)
         return CopiedKv(layers, sum(part.tokens for part in parts))
 

@@ -146,6 +146,10 @@ class OwnCaches:
         own = check_adoptable(sequence, self._lengths[sequence], kept, OwnKv)
         self._caches[sequence], self._lengths[sequence] = copy.deepcopy(own.caches), own.tokens
 
+    def nbytes(self, sequence: SequenceId) -> int:
+        """See :meth:`KvStore.nbytes`; of the cache objects."""
+        return sum(cache.nbytes for cache in self._caches[sequence])
+
     def usage(self) -> KvUsage:
         """See :meth:`KvStore.usage`."""
         nbytes = sum(cache.nbytes for caches in self._caches.values() for cache in caches)

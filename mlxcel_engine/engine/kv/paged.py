@@ -157,6 +157,10 @@ class PagedKv:
                 rows.append(layer, *pair)
         rows.commit(copied.tokens)
 
+    def nbytes(self, sequence: SequenceId) -> int:
+        """See :meth:`KvStore.nbytes`; of whole blocks, shared ones too."""
+        return len(self._tables[sequence].blocks) * self.block_bytes
+
     def usage(self) -> KvUsage:
         """See :meth:`KvStore.usage`; a shared block counts once, the bytes are those of the pools."""
         total = self._allocator.total

@@ -163,6 +163,10 @@ class KvStore(Protocol):
         """
         ...
 
+    def nbytes(self, sequence: SequenceId) -> int:
+        """Bytes of the committed keys and values of ``sequence``."""
+        ...
+
     def usage(self) -> KvUsage:
         """How much room is taken."""
         ...

@@ -25,6 +25,7 @@ from mlxcel_engine.engine.kv.dense import DenseKv
 from mlxcel_engine.engine.kv.own import OwnCaches
 from mlxcel_engine.engine.kv.paged import PagedKv
 from mlxcel_engine.scheduler import BatchScheduler, Request, RequestHandle, RequestResult
+from mlxcel_engine.scheduler.inbox import Mode
 from tests.conformance.traces import TOLERANCE, Trace
 from tests.tiny import tiny_model
 
@@ -91,8 +92,12 @@ class Driven(BatchScheduler):
             pass
 
     def end(self) -> None:
-        """What the thread would do at its end; :meth:`shutdown` was called."""
+        """What the thread would do at its end, once the mode says so."""
         self._worker.run()
+
+    def shutdown_now(self) -> None:
+        self._inbox.close(Mode.STOPPING)
+        self.end()
 
 
 def rules(tokens: int, eos: tuple[int, ...] = ()) -> StopRules:

@@ -17,7 +17,7 @@ from mlxcel_engine.engine import Engine, EngineConfig, SequenceSpec, StopRules, 
 from mlxcel_engine.engine.config import Storage
 from mlxcel_engine.errors import EngineError
 from mlxcel_engine.loader.synthetic import byte_tokenizer
-from mlxcel_engine.scheduler import BatchScheduler, QueueFull, Request, SchedulerClosed, SchedulerConfig
+from mlxcel_engine.scheduler import BatchScheduler, QueueFull, Request, RequestHandle, SchedulerClosed, SchedulerConfig
 from tests.conformance.configs.common import COMMON
 from tests.conformance.traces import prompt, solo
 from tests.scheduler.driven import (
@@ -175,7 +175,12 @@ def test_an_event_loop_that_went_away_does_not_disturb_the_others() -> None:
     handle = scheduler.submit(Request(prompt(5), rules(10)))
 
     loop = asyncio.new_event_loop()
-    reader = loop.create_task(anext(aiter(handle)))  # type: ignore[arg-type]
+
+    async def reads() -> None:
+        async for _ in handle:
+            pass
+
+    reader = loop.create_task(reads())
     loop.run_until_complete(asyncio.sleep(0.01))
     assert not reader.done()
     loop.close()
@@ -251,9 +256,12 @@ def test_a_full_queue_refuses_and_takes_again_when_there_is_a_place() -> None:
 def test_a_higher_priority_is_served_first_and_equal_ones_in_turn() -> None:
     scheduler = Driven(Engine(model_of("llama")), replace(CONFIG, max_batch=1))
     ended: list[str] = []
+
+    def says(name: str) -> Callable[[object], None]:
+        return lambda _: ended.append(name)
+
     for name, priority in (("a", 0), ("b", 0), ("c", 1), ("d", 1), ("e", -1)):
-        request = Request(prompt(3), rules(1), priority=priority, on_token=lambda _, name=name: ended.append(name))
-        scheduler.submit(request)
+        scheduler.submit(Request(prompt(3), rules(1), priority=priority, on_token=says(name)))
     scheduler.finish()
     assert ended == ["c", "d", "a", "b", "e"]
 
@@ -272,13 +280,22 @@ def test_tokens_flow_while_a_long_prompt_is_prefilled() -> None:
     assert check(long, "llama", Request(prompt(10 * CHUNK + 1), rules(5))).finish_reason == "length"
 
 
+def before(engine: Engine, name: str, do: Callable[[], object]) -> None:
+    """Let ``do`` be called before each call of the engine's method ``name``."""
+    call = getattr(engine, name)
+
+    def replaced(*args: object) -> object:
+        do()
+        return call(*args)
+
+    setattr(engine, name, replaced)
+
+
 def test_the_next_step_is_queued_before_the_last_is_read_and_not_past_a_limit() -> None:
     scheduler = Driven(Engine(model_of("llama")), CONFIG)
     calls: list[str] = []
-    engine = scheduler._engine
-    submit, collect = engine.submit, engine.collect
-    engine.submit = lambda batch: (calls.append("submit"), submit(batch))[1]  # type: ignore[method-assign]
-    engine.collect = lambda pending: (calls.append("collect"), collect(pending))[1]  # type: ignore[method-assign]
+    for name in ("submit", "collect"):
+        before(scheduler._engine, name, lambda name=name: calls.append(name))  # type: ignore[misc]
     handle = scheduler.submit(Request(prompt(1), rules(4)))
     scheduler.finish()
     assert calls == ["submit", "submit", "collect", "submit", "collect", "submit", "collect", "collect"]
@@ -287,18 +304,22 @@ def test_the_next_step_is_queued_before_the_last_is_read_and_not_past_a_limit() 
 
 def test_the_lock_is_free_while_mlx_works() -> None:
     scheduler = BatchScheduler(engine_of("paged"), CONFIG)
-    engine, lock, held = scheduler._engine, scheduler._inbox._changed, []
+    engine, lock = scheduler._engine, scheduler._inbox._changed
+    held: list[bool] = []
 
-    def can_take_it() -> None:
-        taken: list[bool] = []
-        other = threading.Thread(target=lambda: taken.append(lock.acquire(timeout=5) and (lock.release() or True)))
+    def tries() -> None:
+        taken = lock.acquire(timeout=5)
+        held.append(not taken)
+        if taken:
+            lock.release()
+
+    def another_thread_tries() -> None:
+        other = threading.Thread(target=tries)
         other.start()
         other.join()
-        held.append(not taken[0])
 
     for name in ("submit", "collect", "prefill"):
-        call = getattr(engine, name)
-        setattr(engine, name, lambda *args, call=call: (can_take_it(), call(*args))[1])
+        before(engine, name, another_thread_tries)
     with scheduler:
         scheduler.submit(Request(prompt(20), rules(3))).result(60)
     assert len(held) > 6
@@ -307,21 +328,23 @@ def test_the_lock_is_free_while_mlx_works() -> None:
 
 def test_a_callback_may_submit_cancel_and_shut_down() -> None:
     scheduler = BatchScheduler(Engine(model_of("llama")), CONFIG)
-    second: list[object] = []
+    second: list[RequestHandle] = []
+
+    ready = threading.Event()
 
     def on_token(event: object) -> None:
+        ready.wait(60)
         if not second:
             second.append(scheduler.submit(Request(prompt(3), rules(1000))))
             first.cancel()
             scheduler.shutdown(drain=False)
 
-    ready = threading.Event()
-    first = scheduler.submit(Request(prompt(3), rules(1000), on_token=lambda event: ready.wait(5) and on_token(event)))
+    first = scheduler.submit(Request(prompt(3), rules(1000), on_token=on_token))
     ready.set()
     assert first.wait(60).finish_reason in ("cancelled", "error")
     scheduler.shutdown(timeout=60)
     with pytest.raises(SchedulerClosed):
-        second[0].result(60)  # type: ignore[attr-defined]
+        second[0].result(60)
     check_nothing_left(scheduler)
 
 

@@ -9,7 +9,8 @@ import mlx.core as mx
 from mlxcel_engine.engine.kv.detached import CopiedKv, check_adoptable, check_held
 from mlxcel_engine.engine.kv.groups import Cluster, Group, Stretch
 from mlxcel_engine.engine.kv.partial import strided
-from mlxcel_engine.engine.kv.store import LARGEST_RESERVE, KvCounters
+from mlxcel_engine.engine.kv.pool import blocks_for
+from mlxcel_engine.engine.kv.store import LARGEST_RESERVE, KvCounters, KvUsage
 from mlxcel_engine.engine.kv.view import ViewForward
 
 if TYPE_CHECKING:
@@ -168,6 +169,17 @@ class DenseKv:
         kept = self.snapshot(sequence, self._slabs[sequence].length)
         self.drop(sequence)
         return kept
+
+    def nbytes(self, sequence: SequenceId) -> int:
+        """See :meth:`KvStore.nbytes`."""
+        slab = self._slabs[sequence]
+        return sum(array.nbytes // array.shape[2] * slab.length for array in slab.arrays())
+
+    def usage(self) -> KvUsage:
+        """See :meth:`KvStore.usage`; the bytes are those of the slabs."""
+        slabs = self._slabs.values()
+        nbytes = sum(array.nbytes for slab in slabs for array in slab.arrays())
+        return KvUsage(sum(blocks_for(slab.length) for slab in slabs), None, nbytes)
 
     def arrays(self, sequence: SequenceId) -> list[mx.array]:
         """See :meth:`KvStore.arrays`."""

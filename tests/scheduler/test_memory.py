@@ -110,7 +110,7 @@ def grown(storage: Storage, ticks: int, settled: int, leak: int = 0) -> int:
 
 @pytest.mark.parametrize("storage", ["dense", "paged"])
 def test_memory_stays_flat_while_requests_come_and_go(storage: Storage) -> None:
-    assert grown(storage, 4_000, SETTLED) < GROWTH
+    assert grown(storage, 3_500, SETTLED) < GROWTH
 
 
 @pytest.mark.long

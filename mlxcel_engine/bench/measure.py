@@ -6,13 +6,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from mlxcel_engine.bench.loops import LoopSettings
 from mlxcel_engine.bench.plan import draw_prompts
 from mlxcel_engine.bench.timing import time_streams
 from mlxcel_engine.errors import RunError
 
 if TYPE_CHECKING:
-    from mlxcel_engine.bench.loops import DecodeLoop, Prompts, Session
+    from mlxcel_engine.bench.loops import DecodeLoop, Session
     from mlxcel_engine.bench.plan import BenchOptions, Context
     from mlxcel_engine.bench.rig import Rig
     from mlxcel_engine.bench.timing import StreamTimes
@@ -40,10 +39,25 @@ class Measured:
     peak_memory_bytes: int
 
 
-def settings_for(options: BenchOptions, rig: Rig, observer: Observer) -> LoopSettings:
-    """Set loops up as ``options`` say."""
-    eos_ids = frozenset[int]() if options.ignore_eos else frozenset(rig.model.eos_ids)
-    return LoopSettings(options.prefill_chunk, options.storage, options.batch, eos_ids, observer.token)
+class _PassProgress:
+    """Tells an observer the phases of one measurement: warm-up or prefill in prompt tokens, decode in new ones."""
+
+    def __init__(self, observer: Observer, name: str) -> None:
+        self._observer, self._name = observer, name
+        self._decoding = False
+
+    def begin(self, phase: str, total: int) -> None:
+        self._decoding = phase == "decode"
+        self._observer.phase(f"{self._name}: {phase}", total)
+
+    def prefilled(self, tokens: int) -> None:
+        if not self._decoding:  # in a batch, a prompt may follow when others decode already
+            self._observer.token(tokens)
+
+    def decoded(self, tokens: int, total: int) -> None:
+        if not self._decoding:
+            self.begin("decode", total)
+        self._observer.token(tokens)
 
 
 def measure(rig: Rig, loop: DecodeLoop, context: Context, options: BenchOptions, observer: Observer) -> Measured:
@@ -53,15 +67,14 @@ def measure(rig: Rig, loop: DecodeLoop, context: Context, options: BenchOptions,
         RunError: paged KV was asked for and the pass did not go through it, or a stream did not end.
 
     """
-    name = f"{loop.name}, ctx {context.asked}"
+    progress = _PassProgress(observer, f"{loop.name}, ctx {context.asked}")
     rig.memory.settle()
-    with loop.open(settings_for(options, rig, observer)) as session:
-        _warm_up(rig, session, context, options, observer, name)
+    with loop.open(options.loop_settings(rig.model, progress.prefilled)) as session:
+        _warm_up(rig, session, context, options, progress)
         rig.memory.settle()
         rig.memory.begin_peak()
         calls = session.attention_calls
-        prompts = draw_prompts(rig.model, context.lengths, options.seed, turn=1)
-        streams = _timed(rig, session, prompts, options.max_tokens, observer, name)
+        streams = _timed(rig, session, context, options, progress)
         peak = rig.memory.peak()
         made = None if calls is None or session.attention_calls is None else session.attention_calls - calls
         if loop.chooses_storage and options.storage == "paged" and not (session.storage == "paged" and made):
@@ -70,33 +83,23 @@ def measure(rig: Rig, loop: DecodeLoop, context: Context, options: BenchOptions,
         return Measured(streams, session.storage, made, peak)
 
 
-def _warm_up(
-    rig: Rig, session: Session, context: Context, options: BenchOptions, observer: Observer, name: str
-) -> None:
+def _warm_up(rig: Rig, session: Session, context: Context, options: BenchOptions, progress: _PassProgress) -> None:
     """Run what the timed pass will: the whole prompt, or its first chunk, and some decode steps."""
     if options.warmup == "none":
         return
     longest = options.prefill_chunk if options.warmup == "chunk" else context.longest
     lengths = tuple(min(length, longest) for length in context.lengths)
-    observer.phase(f"{name}: warm-up", sum(lengths))
-    prompts = draw_prompts(rig.model, lengths, options.seed, turn=0)
-    with closing(session.run(prompts, options.warmup_tokens)) as events:
+    progress.begin("warm-up", sum(lengths))
+    with closing(session.run(draw_prompts(rig.model, lengths, options.seed, 0), options.warmup_tokens)) as events:
         for _ in events:
             pass
 
 
 def _timed(
-    rig: Rig, session: Session, prompts: Prompts, max_tokens: int, observer: Observer, name: str
+    rig: Rig, session: Session, context: Context, options: BenchOptions, progress: _PassProgress
 ) -> list[StreamTimes]:
-    decoding = False
-
-    def tell(count: int) -> None:
-        nonlocal decoding
-        if not decoding:
-            observer.phase(f"{name}: decode", max_tokens * len(prompts))
-            decoding = True
-        observer.token(count)
-
-    observer.phase(f"{name}: prefill", sum(map(len, prompts)))
-    with closing(session.run(prompts, max_tokens)) as events:
-        return time_streams(events, len(prompts), rig.clock, tell)
+    prompts = draw_prompts(rig.model, context.lengths, options.seed, 1)
+    total = options.max_tokens * len(prompts)
+    progress.begin("prefill", sum(context.lengths))
+    with closing(session.run(prompts, options.max_tokens)) as events:
+        return time_streams(events, len(prompts), rig.clock, lambda tokens: progress.decoded(tokens, total))

@@ -1,4 +1,4 @@
-"""What is to be measured: options checked against the model, contexts capped, prompts drawn. No MLX."""
+"""What is to be measured: options, contexts capped to the model, prompts drawn. No MLX."""
 
 from __future__ import annotations
 
@@ -7,25 +7,35 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from mlxcel_engine.bench.loops import LoopSettings, Storage
+from mlxcel_engine.engine.plan import DEFAULT_CHUNK
 from mlxcel_engine.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mlxcel_engine.bench.loops import Storage
     from mlxcel_engine.records.bench import WarmupName
     from mlxcel_engine.records.model import ModelRecord
+
+WarmupChoice = Literal["auto", "full", "chunk", "none"]
+
+
+def resolve_warmup(device: str, choice: WarmupChoice) -> WarmupName:
+    """Resolve ``auto``: the whole prompt on a GPU, where it is cheap, its first chunk on a CPU."""
+    if choice == "auto":
+        return "chunk" if device == "cpu" else "full"
+    return choice
 
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """How to measure; ``ctx`` and ``max_tokens`` in tokens a stream."""
+    """How to measure; ``ctx`` and ``max_tokens`` in tokens a stream, ``warmup_tokens`` decoded in a warm-up."""
 
     ctx: tuple[int, ...]
     max_tokens: int
     warmup: WarmupName
-    warmup_tokens: int
-    prefill_chunk: int
+    warmup_tokens: int = 16
+    prefill_chunk: int = DEFAULT_CHUNK
     storage: Storage = "auto"
     batch: int = 1
     ragged: bool = False
@@ -33,39 +43,10 @@ class BenchOptions:
     seed: int = 0
     label: str | None = None
 
-    def __post_init__(self) -> None:
-        if self.ragged and self.batch < 2:
-            raise UsageError("--ragged needs streams to differ in length; give --batch 2 or more")
-
-
-def resolve_warmup(device: Literal["cpu", "gpu"], warmup: str) -> WarmupName:
-    """Resolve ``auto``: the whole prompt on a GPU, where it is cheap, its first chunk on a CPU.
-
-    Raises:
-        UsageError: an unknown name.
-
-    """
-    match warmup:
-        case "auto":
-            return "full" if device == "gpu" else "chunk"
-        case "full" | "chunk" | "none":
-            return warmup
-        case _:
-            raise UsageError(f"--warmup {warmup}: give auto, full, chunk or none")
-
-
-def check_storage(storage: str) -> Storage:
-    """Return ``storage``.
-
-    Raises:
-        UsageError: an unknown name.
-
-    """
-    match storage:
-        case "auto" | "dense" | "paged":
-            return storage
-        case _:
-            raise UsageError(f"--decode-storage {storage}: give auto, dense or paged")
+    def loop_settings(self, model: ModelRecord, tell_prefill: Callable[[int], None]) -> LoopSettings:
+        """Return what a loop has to know of these options."""
+        eos_ids = frozenset[int]() if self.ignore_eos else frozenset(model.eos_ids)
+        return LoopSettings(self.prefill_chunk, self.storage, self.batch, eos_ids, tell_prefill)
 
 
 @dataclass(frozen=True)
@@ -88,17 +69,20 @@ def plan_contexts(options: BenchOptions, model: ModelRecord, warn: Callable[[str
         UsageError: not even one prompt token fits.
 
     """
-    contexts: dict[int, Context] = {}
-    for asked in options.ctx:
-        length = asked
-        if model.context_length is not None and asked + options.max_tokens > model.context_length:
-            length = model.context_length - options.max_tokens
-            if length < 1:
-                room = f"leave no room for a prompt in the context of {model.context_length}"
-                raise UsageError(f"{options.max_tokens} new tokens {room}; generate fewer (-n)")
-            warn(f"--ctx {asked}: prompt capped at {length} tokens, so that {options.max_tokens} more fit the model")
-        contexts[asked] = Context(asked, _lengths(length, options.batch, options.ragged))
-    return list(contexts.values())
+    room = None if model.context_length is None else model.context_length - options.max_tokens
+    if room is not None and room < 1:
+        bound = f"no room for a prompt in the context of {model.context_length}"
+        raise UsageError(f"{options.max_tokens} new tokens leave {bound}; generate fewer (-n)")
+    contexts = []
+    for asked in dict.fromkeys(options.ctx):
+        length = asked if room is None else min(asked, room)
+        if length < asked:
+            total = f"with {options.max_tokens} new ones they fill the context of {model.context_length}"
+            warn(f"ctx {asked}: the prompt is capped at {length} tokens; {total}")
+        if DEFAULT_CHUNK != options.prefill_chunk > length:
+            warn(f"--prefill-chunk {options.prefill_chunk}: a prompt of {length} tokens is one chunk")
+        contexts.append(Context(asked, _lengths(length, options.batch, options.ragged)))
+    return contexts
 
 
 def _lengths(length: int, batch: int, ragged: bool) -> tuple[int, ...]:

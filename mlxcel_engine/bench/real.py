@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
@@ -54,5 +55,6 @@ def make_rig(environment: Environment, loaded: LoadedModel, device: Device, path
         footprint=measure_footprint(loaded.model),
         memory=DeviceMemory(),
         clock=time.perf_counter,
+        now=lambda: datetime.now(UTC),
         probe=lambda: probe_bandwidth(device, loaded.record.dtype),
     )

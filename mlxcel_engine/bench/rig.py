@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from datetime import datetime
 
     from mlxcel_engine.bench.loops import DecodeLoop
     from mlxcel_engine.records.bench import BandwidthProbe
@@ -45,7 +46,7 @@ class Memory(Protocol):
 
 @dataclass(frozen=True)
 class Rig:
-    """Everything that a run needs; ``clock`` gives seconds."""
+    """Everything that a run needs; ``clock`` gives seconds, ``now`` the time of day (UTC)."""
 
     environment: Environment
     model: ModelRecord
@@ -53,4 +54,5 @@ class Rig:
     footprint: Footprint
     memory: Memory
     clock: Callable[[], float]
+    now: Callable[[], datetime]
     probe: Callable[[], BandwidthProbe]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from mlxcel_engine.bench.measure import measure, settings_for
+from mlxcel_engine.bench.measure import measure
 from mlxcel_engine.bench.plan import plan_contexts
 from mlxcel_engine.bench.rows import make_row, with_ratios
 from mlxcel_engine.errors import RunError, UsageError, one_line
 from mlxcel_engine.records.bench import BenchConfig, BenchRecord, Unmeasured
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from mlxcel_engine.bench.loops import DecodeLoop
     from mlxcel_engine.bench.measure import Observer
@@ -44,16 +43,21 @@ def run_bench(
 
     """
     contexts = plan_contexts(options, rig.model, warn)
-    reasons = _check_paths(rig, options, observer)
-    now = datetime.now(UTC)
+    reasons = _check_paths(rig, options)
+    created = rig.now()
     observer.phase("memory bandwidth")
-    probe = rig.probe()
-    config = _config(rig, options)
-    record = BenchRecord(created=now, environment=rig.environment, config=config, probe=probe, rows=[], unmeasured=[])
+    record = BenchRecord(
+        created=created,
+        environment=rig.environment,
+        config=_config(rig, options),
+        probe=rig.probe(),
+        rows=[],
+        unmeasured=[],
+    )
     failures: list[RunError] = []
     for context in contexts:
         for loop in rig.loops:
-            result = _attempt(rig, loop, context, options, observer, probe, reasons[loop.name], failures)
+            result = _attempt(rig, loop, context, options, observer, record.probe, reasons[loop.name], failures)
             if isinstance(result, Unmeasured):
                 record = record.model_copy(update={"unmeasured": [*record.unmeasured, result]})
             else:
@@ -85,9 +89,9 @@ def _attempt(
     return make_row(loop.name, context, options, measured, rig.model, rig.footprint, probe)
 
 
-def _check_paths(rig: Rig, options: BenchOptions, observer: Observer) -> dict[str, str | None]:
+def _check_paths(rig: Rig, options: BenchOptions) -> dict[str, str | None]:
     """Why each path cannot run, by its name."""
-    settings = settings_for(options, rig, observer)
+    settings = options.loop_settings(rig.model, lambda _: None)
     reasons = {loop.name: loop.unavailable(settings) for loop in rig.loops}
     for loop in rig.loops:
         if loop.chooses_storage and reasons[loop.name] is not None and options.storage == "paged":
@@ -99,10 +103,9 @@ def _check_paths(rig: Rig, options: BenchOptions, observer: Observer) -> dict[st
 
 
 def _config(rig: Rig, options: BenchOptions) -> BenchConfig:
-    paths: Sequence[str] = [loop.name for loop in rig.loops]
     return BenchConfig(
         model=rig.model,
-        paths=list(paths),
+        paths=[loop.name for loop in rig.loops],
         ctx=list(options.ctx),
         max_tokens=options.max_tokens,
         warmup=options.warmup,

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mlxcel_engine.bench.fake import make_fake_rig
+from mlxcel_engine.bench.loops import Storage
+from mlxcel_engine.bench.plan import BenchOptions, WarmupChoice, resolve_warmup
+from mlxcel_engine.bench.run import run_bench
 from mlxcel_engine.cli import options
 from mlxcel_engine.cli.options import RUN_PANEL
 from mlxcel_engine.cli.progress import RunProgress
@@ -14,14 +19,17 @@ from mlxcel_engine.cli.setup import error_console, load_model, outliving_reader,
 from mlxcel_engine.engine.plan import DEFAULT_CHUNK
 from mlxcel_engine.errors import UsageError
 from mlxcel_engine.records.bench import BenchRecord, BenchRow, Unmeasured
+from mlxcel_engine.report.bench_csv import BenchCsv
+from mlxcel_engine.report.bench_table import print_bench
+from mlxcel_engine.report.output import OutputFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mlxcel_engine.report.bench_csv import BenchCsv
-    from mlxcel_engine.report.output import OutputFile
+    from mlxcel_engine.bench.rig import Rig
 
 PATHS = ("cli", "mlx-server", "engine")
+DEFAULT_CONTEXTS = (256, 8192)
 
 
 def bench(
@@ -57,11 +65,10 @@ def bench(
         ),
     ] = 128,
     warmup: Annotated[
-        str,
+        WarmupChoice,
         typer.Option(
             "--warmup",
-            metavar="HOW",
-            help="full (the whole prompt), chunk (its first chunk) or none; auto is full on a GPU, chunk on a CPU.",
+            help="The whole prompt, its first chunk, or none; auto is full on a GPU, chunk on a CPU.",
             rich_help_panel=RUN_PANEL,
         ),
     ] = "auto",
@@ -77,11 +84,10 @@ def bench(
     ] = 16,
     prefill_chunk: options.PrefillChunk = DEFAULT_CHUNK,
     decode_storage: Annotated[
-        str,
+        Storage,
         typer.Option(
             "--decode-storage",
-            metavar="KIND",
-            help="auto, dense or paged KV, for the paths that have a choice: engine.",
+            help="KV storage of the paths that have a choice: engine. auto is dense.",
             rich_help_panel=RUN_PANEL,
         ),
     ] = "auto",
@@ -133,6 +139,9 @@ def bench(
         ),
     ] = None,
     force: options.Force = False,
+    fake_path: Annotated[
+        Path | None, typer.Option("--fake-path", hidden=True, help="Measure a scripted rig instead of a model.")
+    ] = None,
     debug: options.Debug = False,  # noqa: ARG001 - read by main
     version: options.Version = False,  # noqa: ARG001 - eager, handled by itself
 ) -> int:
@@ -141,41 +150,47 @@ def bench(
     Exit codes: 0 done, 2 bad input, 3 a run failed.
     """
     paths = _choose_paths(path)
-    device = prepare_runtime()
-    from mlxcel_engine.bench.plan import BenchOptions, check_storage, resolve_warmup
-    from mlxcel_engine.bench.real import make_rig
-    from mlxcel_engine.bench.run import run_bench
-    from mlxcel_engine.environment import collect_environment
-    from mlxcel_engine.loader.policy import resolve_policy
-    from mlxcel_engine.report.bench_csv import BenchCsv
-    from mlxcel_engine.report.bench_table import print_bench
-    from mlxcel_engine.report.output import OutputFile
-
-    policy = resolve_policy(device, dtype, weights)
-    settings = BenchOptions(
-        ctx=tuple(ctx or (256, 8192)),
-        max_tokens=max_tokens,
-        warmup=resolve_warmup(device, warmup),
-        warmup_tokens=min(warmup_tokens, max_tokens),
-        prefill_chunk=prefill_chunk,
-        storage=check_storage(decode_storage),
-        batch=batch,
-        ragged=ragged,
-        ignore_eos=ignore_eos,
-        label=label,
-    )
+    if ragged and batch == 1:
+        raise UsageError("--ragged needs streams that differ in length; give --batch 2 or more")
     rows = BenchCsv(csv_path)
     with OutputFile(json_path, force=force) as output:
         with RunProgress(error_console()) as progress:
-            loaded = load_model(model, policy, progress.phase, trust_remote_code=trust_remote_code)
-            environment = collect_environment(loaded.record.dtype, device, os.environ)
-            rig = make_rig(environment, loaded, device, paths)
+            if fake_path is not None:
+                rig = make_fake_rig(fake_path, paths)
+            else:
+                rig = _make_rig(paths, progress, model, dtype, weights, trust_remote_code=trust_remote_code)
+            settings = BenchOptions(
+                ctx=tuple(ctx or DEFAULT_CONTEXTS),
+                max_tokens=max_tokens,
+                warmup=resolve_warmup(rig.environment.device, warmup),
+                warmup_tokens=min(warmup_tokens, max_tokens),
+                prefill_chunk=prefill_chunk,
+                storage=decode_storage,
+                batch=batch,
+                ragged=ragged,
+                ignore_eos=ignore_eos,
+                label=label,
+            )
             outcome = run_bench(rig, settings, progress, _saver(output, rows), warn)
         with outliving_reader():
             print_bench(outcome.record, table_console(to_stderr=output.is_stdout))
     if outcome.failures:
         raise outcome.failures[0]
     return 0
+
+
+def _make_rig(
+    paths: Sequence[str], progress: RunProgress, model: str, dtype: str, weights: str, *, trust_remote_code: bool
+) -> Rig:
+    """Load the model and set up what measures it."""
+    device = prepare_runtime()
+    from mlxcel_engine.bench.real import make_rig
+    from mlxcel_engine.environment import collect_environment
+    from mlxcel_engine.loader.policy import resolve_policy
+
+    policy = resolve_policy(device, dtype, weights)
+    loaded = load_model(model, policy, progress.phase, trust_remote_code=trust_remote_code)
+    return make_rig(collect_environment(loaded.record.dtype, device, os.environ), loaded, device, paths)
 
 
 def _saver(output: OutputFile, rows: BenchCsv) -> Callable[[BenchRecord, BenchRow | Unmeasured], None]:

@@ -122,7 +122,10 @@ class BenchConfig(Record):
 
 
 class BenchRecord(Record):
-    """A bench run, begun at ``created`` (UTC). A line of ``--json -`` is such a record with one row, or one unmeasured path, alone."""
+    """A bench run, begun at ``created`` (UTC).
+
+    A line of ``--json -`` is such a record too, with one row or one unmeasured path in it.
+    """
 
     schema_version: int = Field(default=SCHEMA_VERSION, alias="schema")
     kind: Literal["bench"] = "bench"

@@ -31,14 +31,13 @@ class BenchCsv:
         self._path = None if path is None else Path(os.path.realpath(path))
         if self._path is None:
             return
-        try:
-            with self._path.open("a+", encoding="utf-8", newline="") as stream:
-                stream.seek(0)
-                header = stream.readline()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is no text"
-            raise UsageError(f"--csv {path}: cannot be appended to ({reason}); give another file") from None
-        if header and header != _line(COLUMNS):
+        if not self._path.exists():
+            usable = os.access(self._path.parent, os.W_OK)
+        else:
+            usable = self._path.is_file() and os.access(self._path, os.R_OK | os.W_OK)
+        if not usable:
+            raise UsageError(f"--csv {path}: cannot be written; give another file")
+        if self._path.exists() and _header(self._path) not in (b"", _line(COLUMNS).encode()):
             raise UsageError(f"--csv {path}: has other columns than these rows; give another file")
 
     def append(self, record: BenchRecord, row: BenchRow) -> None:
@@ -54,6 +53,11 @@ class BenchCsv:
             stream.write(_line((*values, *(getattr(row, name) for name in _ROW))))
             stream.flush()
             os.fsync(stream.fileno())
+
+
+def _header(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        return stream.readline()
 
 
 def _line(values: tuple[object, ...]) -> str:

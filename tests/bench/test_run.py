@@ -85,7 +85,7 @@ def test_one_token_gives_no_speed(tmp_path: Path, option: dict[str, Any]) -> Non
 
 
 def test_an_early_end_is_flagged_and_not_compared(tmp_path: Path) -> None:
-    changes = {"loops": {"engine": {"eos_after": 3}}}
+    changes: dict[str, Any] = {"loops": {"engine": {"eos_after": 3}}}
     row = Bench(tmp_path, **changes).rows(100, ignore_eos=False)["engine"]
     assert (row.ended_early, row.finish_reason, row.tokens, row.ratio_to_cli) == (True, "stop", 3, None)
     row = Bench(tmp_path, **changes).rows(100)["engine"]

@@ -57,6 +57,14 @@ LOOPS: dict[str, dict[str, Any]] = {
     "cli": {"storage": "mlx-lm KVCache", "prefill_ms": 2.0, "step_ms": [50.0]},
     "mlx-server": {"storage": "mlx-lm BatchKVCache", "prefill_ms": 2.0, "step_ms": [50.0, 50.0, 50.0, 60.0]},
     "engine": {"storage": "dense", "chooses_storage": True, "prefill_ms": 1.0, "step_ms": [40.0], "calls": 0},
+    "server": {
+        "storage": "dense",
+        "chooses_storage": True,
+        "caches_prompts": True,
+        "prefill_ms": 1.0,
+        "step_ms": [41.0, 42.0],
+        "calls": 0,
+    },
 }
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from mlxcel_engine.bench.run import BenchOutcome
 
-PATHS = ("cli", "mlx-server", "engine")
+PATHS = ("cli", "mlx-server", "engine", "server")
 
 
 class Heard:
@@ -119,7 +119,7 @@ def test_a_chunk_beyond_the_prompt_is_capped_and_said_unless_it_is_the_default(t
 
 
 def test_a_context_asked_for_twice_is_measured_once(tmp_path: Path) -> None:
-    assert len(Bench(tmp_path).run(100, 100).record.rows) == 3
+    assert len(Bench(tmp_path).run(100, 100).record.rows) == 4
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_prompts_have_exact_lengths_no_eos_and_are_fresh_for_each_pass(tmp_path:
 
 def test_a_path_that_breaks_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     outcome = Bench(tmp_path, loops={"mlx-server": {"breaks": "the loop fell over"}}).run(100)
-    assert [row.path for row in outcome.record.rows] == ["cli", "engine"]
+    assert [row.path for row in outcome.record.rows] == ["cli", "engine", "server"]
     (missing,) = outcome.record.unmeasured
     assert (missing.path, missing.ctx, missing.failed) == ("mlx-server", 100, True)
     assert "the loop fell over" in missing.reason
@@ -168,7 +168,7 @@ def test_a_path_that_breaks_is_named_and_the_others_go_on(tmp_path: Path) -> Non
 def test_every_measurement_is_saved_as_it_comes(tmp_path: Path) -> None:
     bench = Bench(tmp_path, loops={"mlx-server": {"breaks": "no"}})
     bench.run(100)
-    assert [(len(record.rows), len(record.unmeasured)) for record in bench.saved] == [(1, 0), (1, 1), (2, 1)]
+    assert [(len(record.rows), len(record.unmeasured)) for record in bench.saved] == [(1, 0), (1, 1), (2, 1), (3, 1)]
 
 
 def test_a_path_that_cannot_is_named_unless_none_can(tmp_path: Path) -> None:
@@ -180,14 +180,15 @@ def test_a_path_that_cannot_is_named_unless_none_can(tmp_path: Path) -> None:
 
 
 def test_paged_kv_counts_its_calls(tmp_path: Path) -> None:
-    rows = Bench(tmp_path, loops={"engine": {"storage": "paged", "calls": 30}}).rows(100, storage="paged")
+    loops = {"engine": {"storage": "paged", "calls": 30}}
+    rows = Bench(tmp_path, ("cli", "engine"), loops=loops).rows(100, storage="paged")
     assert rows["engine"].attention_calls == 150
     assert rows["cli"].attention_calls is None
 
 
 @pytest.mark.parametrize("seen", [{"storage": "dense", "calls": 30}, {"storage": "paged", "calls": 0}, {"calls": None}])
 def test_a_silent_fallback_from_paged_is_an_error(tmp_path: Path, seen: dict[str, Any]) -> None:
-    outcome = Bench(tmp_path, loops={"engine": seen}).run(100, storage="paged")
+    outcome = Bench(tmp_path, ("cli", "engine"), loops={"engine": seen}).run(100, storage="paged")
     (failure,) = outcome.failures
     assert isinstance(failure.__cause__, RunError)
     assert "paged KV was asked for, but not used" in str(failure.__cause__)
@@ -196,6 +197,23 @@ def test_a_silent_fallback_from_paged_is_an_error(tmp_path: Path, seen: dict[str
 def test_paged_kv_of_a_family_that_has_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--decode-storage paged: engine: no pages here; give dense or auto"):
         Bench(tmp_path, loops={"engine": {"unavailable": "no pages here"}}).run(100, storage="paged")
+
+
+def test_the_prompt_cache_gives_a_warm_time_to_first_token(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, ("cli", "server"))
+    rows = bench.rows(100, prompt_cache=True)
+    assert rows["server"].ttft_ms == pytest.approx(141.0)
+    assert rows["server"].ttft_warm_ms == pytest.approx(1.0 + 41.0)  # one token is left to prefill
+    assert rows["cli"].ttft_warm_ms is None
+    assert bench.rows(100)["server"].ttft_warm_ms is None
+
+
+def test_a_prompt_cache_that_gives_nothing_is_an_error(tmp_path: Path) -> None:
+    outcome = Bench(tmp_path, loops={"server": {"forgets": True}}).run(100, prompt_cache=True)
+    (failure,) = outcome.failures
+    assert "the prompt cache was asked for, but no token of a prompt came from it" in str(failure.__cause__)
+    with pytest.raises(UsageError, match="--prompt-cache: none of these paths keeps prompts"):
+        Bench(tmp_path, ("cli",)).run(100, prompt_cache=True)
 
 
 def test_the_record_reads_back(tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ def measure(rig: Rig, loop: DecodeLoop, context: Context, options: BenchOptions,
         rig.memory.settle()
         rig.memory.begin_peak()
         calls = session.attention_calls
+        progress.begin("prefill", sum(context.lengths))
         streams = _timed(rig, session, prompts, options.max_tokens, progress)
         peak = rig.memory.peak()
         made = None if calls is None or session.attention_calls is None else session.attention_calls - calls
@@ -106,6 +107,7 @@ def _timed_again(rig: Rig, session: Session, prompts: Prompts, progress: _PassPr
     """Time the first token of the same prompts, which the prompt cache now has."""
     rig.memory.settle()
     before = session.adopted_tokens
+    progress.begin("the same prompt again", sum(map(len, prompts)))
     streams = _timed(rig, session, prompts, 1, progress)
     if session.adopted_tokens == before:
         raise RunError("the prompt cache was asked for, but no token of a prompt came from it")
@@ -114,6 +116,5 @@ def _timed_again(rig: Rig, session: Session, prompts: Prompts, progress: _PassPr
 
 def _timed(rig: Rig, session: Session, prompts: Prompts, max_tokens: int, progress: _PassProgress) -> list[StreamTimes]:
     total = max_tokens * len(prompts)
-    progress.begin("prefill", sum(map(len, prompts)))
     with closing(session.run(prompts, max_tokens)) as events:
         return time_streams(events, len(prompts), rig.clock, lambda tokens: progress.decoded(tokens, total))

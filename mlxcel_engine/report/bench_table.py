@@ -68,6 +68,7 @@ _BEGIN: list[_Column] = [
     ("prefill tok/s", lambda row: _number(row.prefill_tok_s, 1)),
     ("decode tok/s", lambda row: _number(row.decode_tok_s, 2)),
 ]
+_WARM: list[_Column] = [("warm TTFT ms", lambda row: _number(row.ttft_warm_ms, 1))]
 _ONE: list[_Column] = [("to cli", lambda row: _number(row.ratio_to_cli, 3))]
 _SEVERAL: list[_Column] = [
     ("of a stream", lambda row: _span(row.stream_tok_s)),
@@ -84,7 +85,8 @@ _END: list[_Column] = [
 
 
 def _table(record: BenchRecord, ctx: int, console: Console) -> Table:
-    columns = dict([*_BEGIN, *(_ONE if record.config.batch == 1 else _SEVERAL), *_END])
+    ratios = _ONE if record.config.batch == 1 else _SEVERAL
+    columns = dict([*_BEGIN, *ratios, *_END, *(_WARM if record.config.prompt_cache else [])])
     table = make_table(console, "path", *columns, "end", right=tuple(name for name in columns if name != "storage"))
     for row in record.rows:
         if row.ctx == ctx:

@@ -17,7 +17,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine-parity bench-engine families test test-checkpoint verify-fmt verify clean
+.PHONY: help setup engine-parity bench-engine families test test-checkpoint test-long verify-fmt verify clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ test: $(STAMP) ## Run the default tests: no weights, no network.
 
 test-checkpoint: $(STAMP) ## Run the tests on the embedded default checkpoint (fetched once, then cached).
 	$(BIN)/pytest -m checkpoint
+
+test-long: $(STAMP) ## Run the tests that take minutes: memory over 20,000 ticks.
+	$(BIN)/pytest -m long
 
 verify-fmt: $(STAMP) ## Check formatting and lint.
 	$(BIN)/ruff format --check .

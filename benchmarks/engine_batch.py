@@ -136,10 +136,11 @@ def arrivals_engine(model: nn.Module, prompts: Prompts, tokens: int, every: int,
 
 @dataclass(frozen=True)
 class Case:
-    """Arms over the same prompts, and which of them the others are divided by."""
+    """Arms over the same prompts, which of them the others are divided by, and what an arm measures."""
 
     reference: str
     arms: dict[str, Arm]
+    unit: str = "tok/s"
 
 
 def cases(model: nn.Module) -> dict[str, Callable[[], Case]]:
@@ -203,7 +204,7 @@ def run_case(name: str, case: Case, rounds: int) -> None:
             speed, tokens[arm] = run()
             speeds[arm].append(speed)
     reference = speeds[case.reference]
-    print(f"{name}: {case.reference} {np.median(reference):.2f} tok/s", flush=True)
+    print(f"{name}: {case.reference} {np.median(reference):.3g} {case.unit}", flush=True)
     for arm, values in speeds.items():
         if arm != case.reference:
             ratios = [a / b for a, b in zip(values, reference, strict=True)]

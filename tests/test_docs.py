@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from ast import literal_eval
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,12 +15,13 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "engine.md").read_text()
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 STOPS = r'("\n\n", "User:")'
 
 
 def run_example(model: Path, capsys: pytest.CaptureFixture[str], stops: str = STOPS) -> tuple[list[str], list[str]]:
     """The text of each of the two rows, and how each ended."""
-    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    example, _ = EXAMPLES
     assert STOPS in example
     example = example.replace("path/to/model", str(model)).replace(STOPS, stops)
     capsys.readouterr()
@@ -43,6 +45,28 @@ def test_the_example_runs_two_requests_to_their_ends(tmp_path: Path, capsys: pyt
     cut, ends = run_example(model, capsys, repr((stop,)))
     assert cut == [text.partition(stop)[0] for text in texts]
     assert f"detail='stop-string', stop_string={stop!r}" in ends[0]
+
+
+def test_the_scheduler_example_streams_one_request_and_waits_for_the_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = write_checkpoint(tmp_path / "tiny")
+    texts, _ = run_example(model, capsys, repr(("\n\n",)))
+    example = EXAMPLES[1]
+    assert len(example.splitlines()) == 15
+    before = set(threading.enumerate())
+    exec(compile(example.replace("path/to/model", str(model)), "engine.md", "exec"), {})
+    said = capsys.readouterr().out
+    assert said.startswith(texts[0])
+    assert " length 0." in said
+    assert "SchedulerMetrics(queued=0" in said
+    assert set(threading.enumerate()) == before
+
+
+def test_every_module_of_the_scheduler_stands_in_its_table() -> None:
+    table = PAGE[PAGE.index("| file in `scheduler/`") : PAGE.index("## The files")]
+    named = set(re.findall(r"`([a-z_]+\.py)`", table))
+    assert named == {file.name for file in (ROOT / "mlxcel_engine" / "scheduler").glob("*.py")} - {"__init__.py"}
 
 
 def test_every_module_of_the_engine_stands_in_its_table() -> None:

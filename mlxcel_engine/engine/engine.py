@@ -97,9 +97,10 @@ class Engine:
         ``prefix`` (from :meth:`snapshot`) is adopted: KV of the first tokens of this very prompt, at most all but one.
 
         Raises:
-            EngineError: the prefix is longer, or of another storage.
+            EngineError: the prefix is longer, or of another storage; or see :meth:`check_prompt`.
 
         """
+        self.check_prompt(spec.prompt)
         adopted = prefix.tokens if prefix is not None else 0
         plan = PrefillPlan(len(spec.prompt), spec.chunk, adopted, spec.boundary)
         sampler = RowSampler(spec.sampling, spec.prompt)
@@ -115,6 +116,17 @@ class Engine:
         fed = deque[mx.array](maxlen=UNWIND_LIMIT)
         self._sequences[sequence] = Sequence(sequence, spec, plan, sampler, last, adopted, fed)
         return sequence
+
+    def check_prompt(self, prompt: tuple[int, ...]) -> None:
+        """Refuse ids that the model has no embedding for: MLX would read memory that is not the model's.
+
+        Raises:
+            EngineError: names the first of them.
+
+        """
+        if self.support.tokens and max(prompt) >= self.support.tokens:
+            alien = next(token for token in prompt if token >= self.support.tokens)
+            raise EngineError(f"prompt id {alien} is outside the vocabulary of {self.support.tokens}")
 
     def plan(self, sequence: SequenceId) -> PrefillPlan:
         """Return how the prompt of ``sequence`` is to be prefilled; its pieces go to :meth:`prefill` in order."""

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import mlx.nn as nn
 from mlx_lm.models.cache import KVCache, make_prompt_cache
-
-if TYPE_CHECKING:
-    import mlx.nn as nn
 
 # Equal to `generate_step` alone and in batches: docs/families.md is the proof, tests/conformance holds this set to it.
 # fmt: off
@@ -48,10 +45,14 @@ class PagedSupport:
 
 @dataclass(frozen=True)
 class FamilySupport:
-    """``batched``: one forward for all rows over our KV; else row by row on ``mlx-lm``'s caches, for ``reason``."""
+    """``batched``: one forward for all rows over our KV; else row by row on ``mlx-lm``'s caches, for ``reason``.
+
+    ``tokens`` is how many ids its largest embedding has; 0 without one.
+    """
 
     family: str
     layers: int
+    tokens: int
     batched: bool
     reason: str
 
@@ -67,9 +68,11 @@ def family_support(model: nn.Module) -> FamilySupport:
     caches = make_prompt_cache(model)
     own = sorted({type(cache).__name__ for cache in caches if type(cache) is not KVCache})
     reason = f"its layers keep {', '.join(own)}" if own else _obstacle(model)
+    embeddings = [part for part in model.modules() if isinstance(part, (nn.Embedding, nn.QuantizedEmbedding))]
+    tokens = max((part.weight.shape[0] for part in embeddings), default=0)
     if reason is None:
-        return FamilySupport(family, len(caches), True, "")
-    return FamilySupport(family, len(caches), False, f"row by row: {reason}")
+        return FamilySupport(family, len(caches), tokens, True, "")
+    return FamilySupport(family, len(caches), tokens, False, f"row by row: {reason}")
 
 
 def supports_paged_decode(model: nn.Module) -> PagedSupport:

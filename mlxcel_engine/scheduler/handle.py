@@ -6,8 +6,6 @@ import asyncio
 from threading import Condition
 from typing import TYPE_CHECKING
 
-from mlxcel_engine.errors import RunError
-
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterator
 
@@ -138,6 +136,6 @@ class RequestHandle:
 
 
 def _checked(result: RequestResult) -> RequestResult:
-    if result.error is None:
-        return result
-    raise result.error if isinstance(result.error, RunError) else RunError(str(result.error)) from result.error
+    if result.error is not None:
+        raise result.error.with_traceback(None)  # each reader raises it anew
+    return result

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mlxcel_engine.engine.finish import Finish, StopRules
     from mlxcel_engine.engine.kv.store import KvCounters
     from mlxcel_engine.engine.text import Detokenizer
+    from mlxcel_engine.errors import RunError
 
 LARGEST_PRIORITY = 100
 Ending = Literal["stop", "length", "cancelled", "error"]
@@ -100,7 +101,7 @@ class RequestResult:
     text: str
     finish_reason: Ending
     finish: Finish | None
-    error: Exception | None
+    error: RunError | None
     timings: Timings
     prompt_tokens: int
     adopted: int

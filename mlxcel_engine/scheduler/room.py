@@ -82,9 +82,9 @@ class EngineRoom:
 
     def leave(self, seat: Ticket) -> None:
         """See :meth:`Room.leave`; beyond the limit of detached bytes its KV is dropped, to be computed again."""
-        sequence = self._out(seat)
-        keep = self.detached_bytes + self._engine.kv_bytes(sequence) <= self._limit
-        seat.detached = self._engine.detach(sequence, keep_kv=keep)
+        keep = self.detached_bytes + self._engine.kv_bytes(seat.row) <= self._limit
+        seat.detached = self._engine.detach(seat.row, keep_kv=keep)
+        self._out(seat)
         seat.preemptions += 1
         if keep:
             self.detached_bytes += seat.detached.nbytes
@@ -96,9 +96,9 @@ class EngineRoom:
     def vacate(self, seat: Ticket) -> None:
         """Free whatever a ticket that ends holds, wherever it is."""
         if seat.sequence is not None:
-            sequence = self._out(seat)
-            seat.kv_bytes = self._engine.kv_bytes(sequence)
-            self._engine.close(sequence)
+            seat.kv_bytes = self._engine.kv_bytes(seat.sequence)
+            self._engine.close(seat.sequence)
+            self._out(seat)
         if seat.detached is not None:
             seat.kv_bytes = seat.detached.nbytes
             self.detached_bytes -= seat.kv_bytes
@@ -131,10 +131,9 @@ class EngineRoom:
         self.detached_bytes -= nbytes
         return sequence
 
-    def _out(self, seat: Ticket) -> SequenceId:
-        sequence, seat.sequence = seat.row, None
-        del self.rows[sequence]
+    def _out(self, seat: Ticket) -> None:
+        del self.rows[seat.row]
+        seat.sequence = None
         if seat.lease is not None:
             seat.lease.end()
             seat.lease = None
-        return sequence

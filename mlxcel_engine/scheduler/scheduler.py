@@ -135,6 +135,7 @@ class BatchScheduler:
         budget = token_budget(len(prompt), request.rules)
         cached = config.prompt_cache_bytes > 0 and request.cache_key is not None
         spec = SequenceSpec(prompt, request.sampling, config.chunk, budget, request.boundary if cached else None)
+        self._engine.check_prompt(prompt)
         PrefillPlan(len(prompt), config.chunk, boundary=request.boundary)  # refuses a boundary outside of the prompt
         self._check_room(len(prompt), budget)
         boundary = (len(prompt) - 1 if request.boundary is None else request.boundary) if cached else None

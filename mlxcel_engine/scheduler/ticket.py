@@ -13,6 +13,7 @@ from mlxcel_engine.scheduler.request import Request, RequestResult, Timings, Tok
 
 if TYPE_CHECKING:
     from mlxcel_engine.engine import DetachedSequence, Finish, RowProgress, SequenceId, SequenceSpec
+    from mlxcel_engine.errors import RunError
     from mlxcel_engine.scheduler.handle import RequestHandle
     from mlxcel_engine.scheduler.prompt_cache import Lease
     from mlxcel_engine.scheduler.request import Ending
@@ -82,7 +83,7 @@ class Ticket(Seat):
         self.text.append(step.text)
         return TokenEvent(len(self.times) - 1, token, step.text, step.finish, self.times[-1])
 
-    def end(self, reason: Ending, finish: Finish | None = None, error: Exception | None = None) -> None:
+    def end(self, reason: Ending, finish: Finish | None = None, error: RunError | None = None) -> None:
         """Give the client the result."""
         self.ended = True
         timings = Timings(self.submitted, time.perf_counter(), self.admitted, tuple(self.times))

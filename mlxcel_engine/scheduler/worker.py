@@ -21,6 +21,7 @@ from mlxcel_engine.scheduler.room import EngineRoom
 if TYPE_CHECKING:
     from mlxcel_engine.engine import Engine, Finish, PendingStep, RowOutput, StepOutput
     from mlxcel_engine.engine.kv.store import KvCounters
+    from mlxcel_engine.errors import RunError
     from mlxcel_engine.scheduler.config import SchedulerConfig
     from mlxcel_engine.scheduler.request import Ending
     from mlxcel_engine.scheduler.ticket import Ticket
@@ -204,15 +205,13 @@ class Worker:
         failure.__cause__ = error
         self._end(ticket, "error", error=failure)
 
-    def _end(
-        self, ticket: Ticket, reason: Ending, finish: Finish | None = None, error: Exception | None = None
-    ) -> None:
+    def _end(self, ticket: Ticket, reason: Ending, finish: Finish | None = None, error: RunError | None = None) -> None:
         """End a request, wherever it is: free what it holds, then tell the client."""
         self.room.vacate(ticket)
         self.policy.remove(ticket)
         self._tell(ticket, reason, finish, error)
 
-    def _tell(self, ticket: Ticket, reason: Ending, finish: Finish | None, error: Exception | None) -> None:
+    def _tell(self, ticket: Ticket, reason: Ending, finish: Finish | None, error: RunError | None) -> None:
         kind = {"cancelled": "cancelled", "error": "failed"}.get(reason, "finished")
         self._endings[kind] += 1
         if ticket.admitted is None:

@@ -1,0 +1,204 @@
+"""The scheduler against the engine under it and against ``mlx-lm``'s ``BatchGenerator``, interleaved in one process.
+
+``one-*``: decode tok/s of one request over the engine driven directly (1 is as fast). ``cache-*``: prompts a second to
+the first token, a prompt whose first 1024 tokens are in the prompt cache over one of which nothing is (12 is twelve
+times shorter TTFT). ``mixed``: 16 requests of 64 to 1024 prompt tokens, at most 8 at a time, prompt tokens not counted,
+from the first submission to the last token, over ``BatchGenerator``. ``stall``: the longest gap between two tokens of a
+live stream while a prompt of 1024 is prefilled, over the longest piece of that prompt plus one decode step.
+
+Rounds, order, ``null`` and intervals are those of ``engine_batch.py``. Greedy, EOS ignored; tokens are compared.
+
+    python benchmarks/scheduler.py --rounds 5 [CASE ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from engine_batch import Case, Prompts, Result, random_prompts, run_case
+from mlx_lm.generate import BatchGenerator
+
+import mlxcel_engine  # noqa: F401 - applies the BLAS settings before MLX is imported
+from mlxcel_engine.device import select_device
+from mlxcel_engine.engine import Engine, EngineConfig, SequenceSpec, StepBatch, StopRules, generate
+from mlxcel_engine.loader.cache import CheckpointCache, default_cache_root
+from mlxcel_engine.loader.load import load
+from mlxcel_engine.loader.policy import resolve_policy
+from mlxcel_engine.scheduler import BatchScheduler, Request, SchedulerConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import mlx.nn as nn
+
+    from mlxcel_engine.engine.config import Storage
+
+SHARED, TAIL, PIECE = 1024, 32, 256  # tokens
+
+
+def rules(tokens: int) -> StopRules:
+    return StopRules(frozenset(), tokens)
+
+
+def engine(model: nn.Module, prompts: Prompts, tokens: int, storage: Storage) -> Result:
+    (prompt,) = prompts
+    times, ids = [], []
+    for step in generate(Engine(model, EngineConfig(storage)), SequenceSpec(prompt, reserve=tokens), rules(tokens)):
+        times.append(time.perf_counter())
+        ids.append(step.token)
+    return (tokens - 1) / (times[-1] - times[0]), [ids]
+
+
+def scheduler(model: nn.Module, prompts: Prompts, tokens: int, storage: Storage) -> Result:
+    (prompt,) = prompts
+    with BatchScheduler(Engine(model, EngineConfig(storage))) as running:
+        result = running.submit(Request(prompt, rules(tokens))).result()
+    return result.timings.decode_tok_s or 0.0, [list(result.tokens)]
+
+
+def first_token(model: nn.Module, prompts: Prompts, storage: Storage, primed: bool) -> Result:
+    """``1 / TTFT`` of the second prompt; ``primed`` by the first one, which begins alike."""
+    config = SchedulerConfig(prompt_cache_bytes=2**30 if primed else 0)
+    with BatchScheduler(Engine(model, EngineConfig(storage)), config) as running:
+        first, second = (Request(prompt, rules(8), boundary=SHARED) for prompt in prompts)
+        if primed:
+            running.submit(first).result()
+        result = running.submit(second).result()
+    if result.adopted != (SHARED if primed else 0):
+        raise RuntimeError(f"{result.adopted} tokens adopted")
+    return 1 / (result.timings.ttft or 0.0), [list(result.tokens)]
+
+
+def mixed_batch_generator(model: nn.Module, prompts: Prompts, tokens: int, live: int) -> Result:
+    generator = BatchGenerator(model, max_tokens=tokens, completion_batch_size=live, prefill_batch_size=live)
+    started = time.perf_counter()
+    uids = generator.insert([list(prompt) for prompt in prompts])
+    ids: dict[int, list[int]] = {uid: [] for uid in uids}
+    while any(len(found) < tokens for found in ids.values()):
+        for response in generator.next()[1]:
+            ids[response.uid].append(response.token)
+    elapsed = time.perf_counter() - started
+    generator.close()
+    return len(prompts) * tokens / elapsed, list(ids.values())
+
+
+def mixed_scheduler(model: nn.Module, prompts: Prompts, tokens: int, live: int, storage: Storage) -> Result:
+    with BatchScheduler(Engine(model, EngineConfig(storage)), SchedulerConfig(max_batch=live)) as running:
+        started = time.perf_counter()
+        handles = [running.submit(Request(prompt, rules(tokens))) for prompt in prompts]
+        results = [handle.result() for handle in handles]
+        elapsed = time.perf_counter() - started
+    return len(prompts) * tokens / elapsed, [list(result.tokens) for result in results]
+
+
+def piece_and_step(model: nn.Module, prompts: Prompts) -> Result:
+    """Seconds of the longest piece of the second prompt, plus one decode step of the first."""
+    running = Engine(model)
+    live, long = (running.open(SequenceSpec(prompt, chunk=PIECE)) for prompt in prompts)
+    for piece in running.plan(live).pieces:
+        running.prefill(live, piece)
+    steps = [timed(lambda: running.step(StepBatch((live,)))) for _ in range(9)]
+    pieces = [timed(lambda piece=piece: running.prefill(long, piece)) for piece in running.plan(long).pieces]  # type: ignore[misc]
+    return max(pieces) + float(np.median(steps)), []
+
+
+def longest_stall(model: nn.Module, prompts: Prompts, storage: Storage) -> Result:
+    """Seconds of the longest gap between two tokens of the first prompt's stream until the second's first token."""
+    with BatchScheduler(Engine(model, EngineConfig(storage)), SchedulerConfig(chunk=PIECE)) as running:
+        live = running.submit(Request(prompts[0], rules(2000)))
+        stream = iter(live)
+        for _ in range(4):
+            next(stream)
+        from_here = time.perf_counter()
+        first = running.submit(Request(prompts[1], rules(1))).result().timings.tokens[0]
+        while next(stream).at < first:
+            pass
+        live.cancel()
+        times = [at for at in live.wait().timings.tokens if at >= from_here]
+    until = next(index for index, at in enumerate(times) if at >= first)
+    return max(after - before for before, after in pairwise([from_here, *times[: until + 1]])), []
+
+
+def timed(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def cases(model: nn.Module) -> dict[str, Callable[[], Case]]:
+    def one(ctx: int, tokens: int, storage: Storage) -> Case:
+        prompts = random_prompts([ctx])
+        return Case(
+            "engine",
+            {
+                "engine": lambda: engine(model, prompts, tokens, storage),
+                "scheduler": lambda: scheduler(model, prompts, tokens, storage),
+            },
+        )
+
+    def cache(storage: Storage) -> Case:
+        prompts = random_prompts([SHARED + TAIL] * 2, SHARED)
+        return Case(
+            "miss",
+            {
+                "miss": lambda: first_token(model, prompts, storage, primed=False),
+                "hit": lambda: first_token(model, prompts, storage, primed=True),
+            },
+            "prompts/s",
+        )
+
+    def mixed() -> Case:
+        prompts = random_prompts([int(n) for n in np.random.default_rng(2).integers(64, 1025, 16)])
+        return Case(
+            "mlx-batch",
+            {
+                "mlx-batch": lambda: mixed_batch_generator(model, prompts, 32, 8),
+                "dense": lambda: mixed_scheduler(model, prompts, 32, 8, "dense"),
+                "paged": lambda: mixed_scheduler(model, prompts, 32, 8, "paged"),
+            },
+        )
+
+    def stall() -> Case:
+        prompts = random_prompts([64, 1024])
+        return Case(
+            "piece+step",
+            {
+                "piece+step": lambda: piece_and_step(model, prompts),
+                "dense": lambda: longest_stall(model, prompts, "dense"),
+                "paged": lambda: longest_stall(model, prompts, "paged"),
+            },
+            "s",
+        )
+
+    return {
+        "one-256-dense": lambda: one(256, 64, "dense"),
+        "one-256-paged": lambda: one(256, 64, "paged"),
+        "one-2048-dense": lambda: one(2048, 48, "dense"),
+        "one-2048-paged": lambda: one(2048, 48, "paged"),
+        "cache-dense": lambda: cache("dense"),
+        "cache-paged": lambda: cache("paged"),
+        "mixed": mixed,
+        "stall": stall,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="default")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("cases", nargs="*", metavar="CASE")
+    options = parser.parse_args()
+    policy = resolve_policy(select_device("auto"))
+    model = load(options.model, policy, CheckpointCache(default_cache_root(os.environ)), print).model
+    known = cases(model)
+    for name in options.cases or known:
+        run_case(name, known[name](), options.rounds)
+
+
+if __name__ == "__main__":
+    main()

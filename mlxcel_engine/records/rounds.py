@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime
 from typing import Any, Literal
 
@@ -21,6 +22,13 @@ class ArmConfig(Record):
     flags: list[str]
     variables: dict[str, str]
     python: str | None
+
+    @property
+    def text(self) -> str:
+        """The arm as a user would write it."""
+        interpreter = [] if self.python is None else [f"PYTHON:{self.python}"]
+        words = [*interpreter, *(f"ENV:{name}={value}" for name, value in self.variables.items()), *self.flags]
+        return f"{self.name}={shlex.join(words)!r}"
 
 
 class RoundsConfig(Record):
@@ -49,11 +57,13 @@ class HostState(Record):
 
     ``others_cpu`` is the CPU use of everything but the run, in cores, time taken by a hypervisor included.
     ``load`` is the 1-minute load average, our own runs included. ``throttled``: the processor or the GPU is slowed
-    down for heat or power. ``gpu_use_pct`` is only read while nothing of ours runs.
+    down for heat or power. ``gpu_use_pct`` and ``busiest``, the name of the program that took most, are only read while
+    nothing of ours runs.
     """
 
     interval_s: float
     others_cpu: float
+    busiest: str | None
     load: float
     memory_available_pct: float
     swap_used_bytes: int

@@ -53,7 +53,7 @@ def _parse_arm(text: str) -> ArmConfig:
     name = name.strip()
     if not equals or not _NAME.fullmatch(name):
         raise UsageError(
-            f"--arm {text}: give NAME=FLAGS; a name is up to 40 letters, digits and ._+- and begins with one of the first"
+            f"--arm {text}: give NAME=FLAGS, with a name of up to 40 letters, digits and ._+-, a letter or digit first"
         )
     if name.endswith(NULL_SUFFIX):
         raise UsageError(f"--arm {name}: names that end in {NULL_SUFFIX} are those of null arms; take another")

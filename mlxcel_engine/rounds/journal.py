@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import ValidationError
 
 from mlxcel_engine.errors import UsageError
-from mlxcel_engine.records.rounds import RoundsHeader, Run
+from mlxcel_engine.records.rounds import ArmConfig, RoundsHeader, Run
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -66,7 +66,7 @@ def _parse(path: str, data: bytes) -> Contents:
 class Journal:
     """A rounds file that is being written; a context manager. Nobody else can write to it meanwhile.
 
-    ``runs`` are those that it held when it was opened. A new file that got no header is removed again.
+    ``header`` is the one in the file, ``runs`` are those that it held when it was opened.
     """
 
     def __init__(self, path: str, header: RoundsHeader, *, resume: bool, force: bool) -> None:
@@ -141,6 +141,4 @@ def _same_config(path: str, before: RoundsHeader, now: RoundsHeader) -> None:
 def _short(value: object) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_short(item) for item in value) + "]"
-    if hasattr(value, "flags"):
-        return f"{value.name}={' '.join(value.flags)!r}"  # type: ignore[attr-defined]
-    return str(value)
+    return value.text if isinstance(value, ArmConfig) else str(value)

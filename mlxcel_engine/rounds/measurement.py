@@ -41,6 +41,7 @@ class _Line(BaseModel):
     kind: Literal["bench"]
     environment: dict[str, Any]
     rows: list[Measurement]
+    unmeasured: list[dict[str, Any]] = []
 
 
 def parse_lines(text: str) -> list[dict[str, Any]]:
@@ -62,11 +63,17 @@ def parse_lines(text: str) -> list[dict[str, Any]]:
         lines.append(parsed)
     cells = [measurement.cell for measurement in measurements(lines)]
     if not cells:
-        raise GarbageError("it printed no measurement")
+        raise GarbageError("it printed no measurement" + _why_not(lines))
     for path, ctx, batch in cells:
         if cells.count((path, ctx, batch)) > 1:
             raise GarbageError(f"it measured {path} at {ctx} tokens, batch {batch}, twice")
     return lines
+
+
+def _why_not(lines: list[dict[str, Any]]) -> str:
+    """What the lines say of paths that could not run."""
+    reasons = [f"{one.get('path')}: {one.get('reason')}" for line in lines for one in line.get("unmeasured", ())]
+    return f" ({'; '.join(reasons)})" if reasons else ""
 
 
 def measurements(lines: list[dict[str, Any]]) -> list[Measurement]:

@@ -94,7 +94,8 @@ def rounds_ahead_needed(n: int) -> int:
 
 def count_ahead(against: NDArray[np.float64], against_null: NDArray[np.float64]) -> NDArray[np.int64]:
     """In how many rounds the arm beat the reference and the reference's null run: (..., n) twice -> (...,)."""
-    return np.sum((against > 0) & (against_null > 0), axis=-1)
+    ahead: NDArray[np.int64] = np.sum((against > 0) & (against_null > 0), axis=-1)
+    return ahead
 
 
 def told_apart(against: NDArray[np.float64], against_null: NDArray[np.float64]) -> NDArray[np.int64]:

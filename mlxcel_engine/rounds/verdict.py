@@ -68,9 +68,7 @@ def judge_null(gains: NDArray[np.float64], threshold: Threshold) -> Verdict:
     return Verdict("unresolved", "a null arm: what it shows is noise", ahead, behind, None)
 
 
-def needed_rounds(
-    against: NDArray[np.float64], against_null: NDArray[np.float64], threshold: Threshold
-) -> int | None:
+def needed_rounds(against: NDArray[np.float64], against_null: NDArray[np.float64], threshold: Threshold) -> int | None:
     """How many rounds like these would give a claim or "no difference" four times out of five; None beyond 101.
 
     Rounds are drawn from those measured, with replacement, and the rule applied to 400 such runs; so the answer is as

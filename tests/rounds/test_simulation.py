@@ -26,12 +26,10 @@ NOISES: tuple[Noise, ...] = ("normal", "heavy")
 DRIFTS: tuple[Drift, ...] = ("none", "block", "mid-round", "ramp", "busy")
 
 
-
 def noise(kind: Noise, random: np.random.Generator, size: tuple[int, ...]) -> NDArray[np.float64]:
     """Noise of 1 % standard deviation per run; the heavy one is Student's with 3 degrees of freedom."""
-    if kind == "normal":
-        return random.standard_normal(size) / 100
-    return random.standard_t(3, size) / np.sqrt(3) / 100
+    drawn = random.standard_normal(size) if kind == "normal" else random.standard_t(3, size) / np.sqrt(3)
+    return np.asarray(drawn / 100)
 
 
 def slowdown(kind: Drift, random: np.random.Generator, rounds: int, places: int) -> NDArray[np.float64]:
@@ -64,7 +62,7 @@ def gains(
         own = 1 + noise(kind, random, (TRIALS, rounds)) + (true_pct / 100 if name == "arm1" else 0.0)
         speed[name, null] = own * host[:, np.arange(rounds), places]
     first, second, null_run = speed["arm0", False], speed["arm1", False], speed["arm0", True]
-    return tuple(100 * (a / b - 1) for a, b in ((second, first), (second, null_run), (null_run, first)))  # type: ignore[return-value]
+    return 100 * (second / first - 1), 100 * (second / null_run - 1), 100 * (null_run / first - 1)
 
 
 def rates(rounds: int, true_pct: float, kind: Noise, drift: Drift = "none", *, arms: int = 2) -> tuple[float, float]:

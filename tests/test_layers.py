@@ -22,8 +22,9 @@ ALLOWED: dict[str, set[str]] = {
     "prompts": set(),
     "paths": {"engine", "loader", "prompts", "records"},
     "parity": {"paths", "loader", "prompts", "records"},
+    "bench": {"device", "engine", "paths", "loader", "prompts", "records"},
     "report": {"records"},
-    "cli": {"device", "engine", "environment", "loader", "prompts", "paths", "parity", "records", "report"},
+    "cli": {"device", "engine", "environment", "loader", "prompts", "paths", "parity", "bench", "records", "report"},
 }
 WITHOUT_MLX = [
     "mlxcel_engine.engine.plan",
@@ -39,6 +40,10 @@ WITHOUT_MLX = [
     "mlxcel_engine.parity.compare",
     "mlxcel_engine.parity.gate",
     "mlxcel_engine.parity.stream",
+    "mlxcel_engine.bench.timing",
+    "mlxcel_engine.bench.summary",
+    "mlxcel_engine.bench.plan",
+    "mlxcel_engine.bench.run",
     "mlxcel_engine.report.parity_table",
     "mlxcel_engine.cli.main",
     "mlxcel_engine.loader.cache",

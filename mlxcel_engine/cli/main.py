@@ -13,6 +13,7 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from mlxcel_engine.cli import options
+from mlxcel_engine.cli.bench import bench
 from mlxcel_engine.cli.parity import parity
 from mlxcel_engine.errors import MlxcelError
 
@@ -41,6 +42,7 @@ def root(context: typer.Context, version: options.Version = False) -> None:  # n
 app.command(
     epilog="Example: MLXCEL_SDPA_DETERMINISTIC=1 mlxcel-engine parity --expect-identical --json parity.json",
 )(parity)
+app.command(epilog="Example: mlxcel-engine bench --ctx 256 --ctx 2048 -n 64 --csv bench.csv")(bench)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,7 +10,7 @@ from mlxcel_engine.engine.progress import RowProgress
 from mlxcel_engine.engine.types import SequenceSpec, StepBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     import mlx.core as mx
 
@@ -35,12 +35,17 @@ class GeneratedToken:
 
 
 def generate(
-    engine: Engine, spec: SequenceSpec, rules: StopRules, detokenizer: Detokenizer | None = None
+    engine: Engine,
+    spec: SequenceSpec,
+    rules: StopRules,
+    detokenizer: Detokenizer | None = None,
+    on_prefill: Callable[[int], None] | None = None,
 ) -> Generator[GeneratedToken, None, None]:
     """Yield the tokens of one sequence; the next forward is queued before a token is read.
 
     Without a ``detokenizer`` the text is empty and ``rules`` may have no stop strings. Zero ``max_tokens`` yield
-    nothing and forward nothing. The sequence is closed however the iteration ends.
+    nothing and forward nothing. ``on_prefill`` hears, after each piece, how many prompt tokens went through the model.
+    The sequence is closed however the iteration ends.
 
     Raises:
         EngineError: on the first iteration, before any forward: the prompt fills the context, or the rules have stop
@@ -56,6 +61,8 @@ def generate(
     try:
         for piece in engine.plan(sequence).pieces:
             engine.prefill(sequence, piece)
+            if on_prefill is not None:
+                on_prefill(piece.stop)
         batch = StepBatch((sequence,))
         pending = engine.submit(batch)
         for generated in range(1, budget + 1):

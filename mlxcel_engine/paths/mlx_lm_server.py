@@ -13,6 +13,7 @@ from mlxcel_engine.paths.evidence import mlx_lm_evidence
 from mlxcel_engine.paths.forward_log import ForwardLog, record_forwards
 
 if TYPE_CHECKING:
+    import mlx.nn as nn
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
     from mlxcel_engine.loader.load import LoadedModel
@@ -29,17 +30,34 @@ class MlxLmServer:
     name = "mlx-server"
 
     def unavailable(self, loaded: LoadedModel) -> str | None:
-        """Name the caches that cannot enter the batch generator, as the server's own check finds them."""
-        from mlx_lm.models.cache import make_prompt_cache
-
-        caches = make_prompt_cache(loaded.model)
-        stuck = sorted({type(cache).__name__ for cache in caches if not hasattr(cache, "merge")})
-        return f"{', '.join(stuck)} cannot enter BatchGenerator" if stuck else None
+        """See :func:`stuck_caches`."""
+        return stuck_caches(loaded.model)
 
     def run(self, loaded: LoadedModel, request: PathRequest) -> PathRun:
         """See :meth:`DecodePath.run`."""
         log = ForwardLog(len(request.prompt.ids))
         return PathRun(_steps(loaded, request, log), lambda: mlx_lm_evidence(log, request))
+
+
+def stuck_caches(model: nn.Module) -> str | None:
+    """Name the caches of ``model`` that cannot enter the batch generator, as the server's own check finds them."""
+    from mlx_lm.models.cache import make_prompt_cache
+
+    stuck = sorted({type(cache).__name__ for cache in make_prompt_cache(model) if not hasattr(cache, "merge")})
+    return f"{', '.join(stuck)} cannot enter BatchGenerator" if stuck else None
+
+
+def open_generator(model: nn.Module, chunk: int) -> Any:
+    """Make a ``BatchGenerator`` as the server does, with prompts in chunks of ``chunk`` tokens; close it in the end."""
+    from mlx_lm.generate import BatchGenerator
+
+    return BatchGenerator(
+        model,
+        completion_batch_size=_DECODE_CONCURRENCY,
+        prefill_batch_size=_PROMPT_CONCURRENCY,
+        prefill_step_size=chunk,
+        stream=mx.default_stream(mx.default_device()),
+    )
 
 
 def server_segments(tokenizer: TokenizerWrapper, prompt: Prompt) -> list[list[int]]:
@@ -55,17 +73,11 @@ def server_segments(tokenizer: TokenizerWrapper, prompt: Prompt) -> list[list[in
 def _steps(loaded: LoadedModel, request: PathRequest, log: ForwardLog) -> TokenSteps:
     if not request.max_tokens:
         return
-    from mlx_lm.generate import BatchGenerator, make_stop_sequences
+    from mlx_lm.generate import make_stop_sequences
 
     tokenizer = loaded.tokenizer
     detokenizer = tokenizer.detokenizer
-    generator: Any = BatchGenerator(
-        loaded.model,
-        completion_batch_size=_DECODE_CONCURRENCY,
-        prefill_batch_size=_PROMPT_CONCURRENCY,
-        prefill_step_size=request.prefill_chunk,
-        stream=mx.default_stream(mx.default_device()),
-    )
+    generator = open_generator(loaded.model, request.prefill_chunk)
     sampler, processors = as_mlx_lm(RowSampler(request.sampling, request.prompt.ids))
     try:
         with record_forwards(loaded.model, log):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich import box
-from rich.table import Table
 from rich.text import Text
+
+from mlxcel_engine.report.table import make_table, print_plainly
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from mlxcel_engine.records.evidence import Evidence
     from mlxcel_engine.records.parity import ParityRecord, ParityRow, StreamRecord
@@ -26,16 +27,10 @@ _STYLES = {
 
 def print_parity(record: ParityRecord, console: Console) -> None:
     """Print what ran, each path's stream, and one row a pair; off a terminal without padding at a line's end."""
-    if console.is_terminal:
-        _print(record, console)
-        return
-    with console.capture() as captured:
-        _print(record, console)
-    console.file.write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
+    print_plainly(console, lambda: _print(record, console))
 
 
 def _print(record: ParityRecord, console: Console) -> None:
-    plain = not console.is_terminal
     for line in _heading(record):
         console.print(Text(line))
     for case in record.config.cases:
@@ -44,10 +39,9 @@ def _print(record: ParityRecord, console: Console) -> None:
             how = "chat template" if prompt.chat_template else "raw"
             text = f"{case}, {prompt.name} ({len(prompt.ids)} tokens, {how}): {_short(prompt.text, 60)}"
             console.print(Text(text))
-            console.print(
-                _streams_table([s for s in record.streams if (s.case, s.prompt) == (case, prompt.name)], plain)
-            )
-            console.print(_pairs_table([r for r in record.rows if (r.case, r.prompt) == (case, prompt.name)], plain))
+            streams = [s for s in record.streams if (s.case, s.prompt) == (case, prompt.name)]
+            console.print(_streams_table(streams, console))
+            console.print(_pairs_table([r for r in record.rows if (r.case, r.prompt) == (case, prompt.name)], console))
 
 
 def _heading(record: ParityRecord) -> list[str]:
@@ -61,16 +55,8 @@ def _heading(record: ParityRecord) -> list[str]:
     ]
 
 
-def _table(plain: bool, *columns: str) -> Table:
-    """A table that fits a terminal, or one of bare, never cut columns for a pipe."""
-    table = Table(box=None if plain else box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, no_wrap=plain, overflow="fold")
-    return table
-
-
-def _streams_table(streams: list[StreamRecord], plain: bool) -> Table:
-    table = _table(plain, "path", "tokens", "finish", "evidence", "text")
+def _streams_table(streams: list[StreamRecord], console: Console) -> Table:
+    table = make_table(console, "path", "tokens", "finish", "evidence", "text")
     first: dict[str, str] = {}
     for stream in streams:
         if stream.unavailable or stream.invalid:
@@ -83,8 +69,8 @@ def _streams_table(streams: list[StreamRecord], plain: bool) -> Table:
     return table
 
 
-def _pairs_table(rows: list[ParityRow], plain: bool) -> Table:
-    table = _table(plain, "pair", "verdict", "logits", "noise", "first difference")
+def _pairs_table(rows: list[ParityRow], console: Console) -> Table:
+    table = make_table(console, "pair", "verdict", "logits", "noise", "first difference")
     for row in rows:
         verdict = Text(row.verdict, style=_STYLES[row.verdict])
         if row.index is not None:

@@ -1,0 +1,66 @@
+"""The protocol of a timed loop: called as its users call it, with nothing recorded beside it. No MLX."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+    from contextlib import AbstractContextManager
+
+    from mlxcel_engine.bench.timing import TokenEvent
+
+Storage = Literal["auto", "dense", "paged"]
+TokenEvents: TypeAlias = "Generator[TokenEvent, None, None]"
+Prompts: TypeAlias = "Sequence[tuple[int, ...]]"
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """How a loop is set up; ``storage`` is for the loops that have a choice, ``eos_ids`` are those that end a stream.
+
+    ``tell_prefill`` hears how many prompt tokens of a pass are through the model.
+    """
+
+    chunk: int
+    storage: Storage
+    batch: int
+    eos_ids: frozenset[int]
+    tell_prefill: Callable[[int], None]
+
+
+class Session(Protocol):
+    """A loop that is set up, as a server that is up: it can be given requests again and again.
+
+    ``storage`` names what holds the KV.
+    """
+
+    storage: str
+
+    @property
+    def attention_calls(self) -> int | None:
+        """Calls into paged KV so far; None where the loop has ``mlx-lm``'s caches."""
+        ...
+
+    def run(self, prompts: Prompts, max_tokens: int) -> TokenEvents:
+        """Submit all ``prompts`` at once, greedy; nothing is done before the first event is asked for."""
+        ...
+
+
+class DecodeLoop(Protocol):
+    """A way to decode, bound to a model. ``name`` is the path's, as in tables and records.
+
+    ``chooses_storage`` tells whether :attr:`LoopSettings.storage` means anything to it.
+    """
+
+    name: str
+    chooses_storage: bool
+
+    def unavailable(self, settings: LoopSettings) -> str | None:
+        """Why this loop cannot do what is asked, in a few words, or None when it can."""
+        ...
+
+    def open(self, settings: LoopSettings) -> AbstractContextManager[Session]:
+        """Set the loop up, and take it down at the end."""
+        ...

@@ -1,0 +1,220 @@
+"""``mlxcel-engine bench``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mlxcel_engine.bench.fake import make_fake_rig
+from mlxcel_engine.bench.loops import Storage
+from mlxcel_engine.bench.plan import BenchOptions, WarmupChoice, resolve_warmup
+from mlxcel_engine.bench.run import run_bench
+from mlxcel_engine.cli import options
+from mlxcel_engine.cli.options import RUN_PANEL
+from mlxcel_engine.cli.progress import RunProgress
+from mlxcel_engine.cli.setup import error_console, load_model, outliving_reader, prepare_runtime, table_console, warn
+from mlxcel_engine.engine.plan import DEFAULT_CHUNK
+from mlxcel_engine.errors import UsageError
+from mlxcel_engine.records.bench import BenchRecord, BenchRow, Unmeasured
+from mlxcel_engine.report.bench_csv import BenchCsv
+from mlxcel_engine.report.bench_table import print_bench
+from mlxcel_engine.report.output import OutputFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mlxcel_engine.bench.rig import Rig
+
+PATHS = ("cli", "mlx-server", "engine")
+DEFAULT_CONTEXTS = (256, 8192)
+
+
+def bench(
+    model: options.Model = "default",
+    path: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--path",
+            metavar="NAME",
+            help=f"A decode path: {', '.join(PATHS)}, or all (the default). May be repeated.",
+            rich_help_panel=RUN_PANEL,
+        ),
+    ] = None,
+    ctx: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--ctx",
+            metavar="N",
+            parser=options.count,
+            help="Prompt tokens. May be repeated; default 256 and 8192.",
+            rich_help_panel=RUN_PANEL,
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int,
+        typer.Option(
+            "-n",
+            "--max-tokens",
+            metavar="N",
+            parser=options.count,
+            help="Tokens to generate.",
+            rich_help_panel=RUN_PANEL,
+        ),
+    ] = 128,
+    warmup: Annotated[
+        WarmupChoice,
+        typer.Option(
+            "--warmup",
+            help="The whole prompt, its first chunk, or none; auto is full on a GPU, chunk on a CPU.",
+            rich_help_panel=RUN_PANEL,
+        ),
+    ] = "auto",
+    warmup_tokens: Annotated[
+        int,
+        typer.Option(
+            "--warmup-tokens",
+            metavar="N",
+            parser=options.count,
+            help="Tokens that a warm-up generates.",
+            rich_help_panel=RUN_PANEL,
+        ),
+    ] = 16,
+    prefill_chunk: options.PrefillChunk = DEFAULT_CHUNK,
+    decode_storage: Annotated[
+        Storage,
+        typer.Option(
+            "--decode-storage",
+            help="KV storage of the paths that have a choice: engine. auto is dense.",
+            rich_help_panel=RUN_PANEL,
+        ),
+    ] = "auto",
+    batch: Annotated[
+        int,
+        typer.Option(
+            "--batch",
+            metavar="N",
+            parser=options.count,
+            help="Streams at once; tok/s is then of all together.",
+            rich_help_panel=RUN_PANEL,
+        ),
+    ] = 1,
+    ragged: Annotated[
+        bool,
+        typer.Option(
+            "--ragged",
+            help="Spread the prompts of a batch evenly from ctx/N to ctx tokens.",
+            rich_help_panel=RUN_PANEL,
+        ),
+    ] = False,
+    ignore_eos: Annotated[
+        bool,
+        typer.Option("--ignore-eos/--no-ignore-eos", help="Run past the end of text.", rich_help_panel=RUN_PANEL),
+    ] = True,
+    dtype: options.Dtype = "auto",
+    weights: options.Weights = "auto",
+    trust_remote_code: options.TrustRemoteCode = False,
+    label: Annotated[
+        str | None,
+        typer.Option("--label", metavar="TEXT", help="Stands in every row.", rich_help_panel=options.OUTPUT_PANEL),
+    ] = None,
+    csv_path: Annotated[
+        str | None,
+        typer.Option(
+            "--csv",
+            metavar="FILE",
+            help="Append the rows there; a new file gets a header.",
+            rich_help_panel=options.OUTPUT_PANEL,
+        ),
+    ] = None,
+    json_path: Annotated[
+        str | None,
+        typer.Option(
+            "--json",
+            metavar="PATH",
+            help="Write the full record there; - is stdout, one line a measurement (the table then goes to stderr).",
+            rich_help_panel=options.OUTPUT_PANEL,
+        ),
+    ] = None,
+    force: options.Force = False,
+    fake_path: Annotated[
+        Path | None, typer.Option("--fake-path", hidden=True, help="Measure a scripted rig instead of a model.")
+    ] = None,
+    debug: options.Debug = False,  # noqa: ARG001 - read by main
+    version: options.Version = False,  # noqa: ARG001 - eager, handled by itself
+) -> int:
+    """Measure time to first token and decode speed of each path, and how far it is from the memory's limit.
+
+    Exit codes: 0 done, 2 bad input, 3 a run failed.
+    """
+    paths = _choose_paths(path)
+    if ragged and batch == 1:
+        raise UsageError("--ragged needs streams that differ in length; give --batch 2 or more")
+    rows = BenchCsv(csv_path)
+    with OutputFile(json_path, force=force) as output:
+        with RunProgress(error_console()) as progress:
+            if fake_path is not None:
+                rig = make_fake_rig(fake_path, paths)
+            else:
+                rig = _make_rig(paths, progress, model, dtype, weights, trust_remote_code=trust_remote_code)
+            settings = BenchOptions(
+                ctx=tuple(ctx or DEFAULT_CONTEXTS),
+                max_tokens=max_tokens,
+                warmup=resolve_warmup(rig.environment.device, warmup),
+                warmup_tokens=min(warmup_tokens, max_tokens),
+                prefill_chunk=prefill_chunk,
+                storage=decode_storage,
+                batch=batch,
+                ragged=ragged,
+                ignore_eos=ignore_eos,
+                label=label,
+            )
+            outcome = run_bench(rig, settings, progress, _saver(output, rows), warn)
+        with outliving_reader():
+            print_bench(outcome.record, table_console(to_stderr=output.is_stdout))
+    if outcome.failures:
+        raise outcome.failures[0]
+    return 0
+
+
+def _make_rig(
+    paths: Sequence[str], progress: RunProgress, model: str, dtype: str, weights: str, *, trust_remote_code: bool
+) -> Rig:
+    """Load the model and set up what measures it."""
+    device = prepare_runtime()
+    from mlxcel_engine.bench.real import make_rig
+    from mlxcel_engine.environment import collect_environment
+    from mlxcel_engine.loader.policy import resolve_policy
+
+    policy = resolve_policy(device, dtype, weights)
+    loaded = load_model(model, policy, progress.phase, trust_remote_code=trust_remote_code)
+    return make_rig(collect_environment(loaded.record.dtype, device, os.environ), loaded, device, paths)
+
+
+def _saver(output: OutputFile, rows: BenchCsv) -> Callable[[BenchRecord, BenchRow | Unmeasured], None]:
+    """Keep what was measured as it comes: the whole record in a file, or the newest part of it as a line on stdout."""
+
+    def save(record: BenchRecord, newest: BenchRow | Unmeasured) -> None:
+        part: dict[str, list[BenchRow] | list[Unmeasured]]
+        if isinstance(newest, BenchRow):
+            rows.append(record, newest)
+            part = {"rows": [newest], "unmeasured": []}
+        else:
+            part = {"rows": [], "unmeasured": [newest]}
+        if output.is_stdout:
+            with outliving_reader():
+                print(record.model_copy(update=part).model_dump_json())
+        else:
+            output.write(record.model_dump_json(indent=1) + "\n")
+
+    return save
+
+
+def _choose_paths(names: Sequence[str] | None) -> list[str]:
+    """Pick the paths that are named, in the order of the tables; each once."""
+    for name in names or ():
+        if name not in (*PATHS, "all"):
+            raise UsageError(f"--path {name}: no such path; give one of {', '.join((*PATHS, 'all'))}")
+    return [name for name in PATHS if not names or "all" in names or name in names]

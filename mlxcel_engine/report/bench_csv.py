@@ -1,0 +1,67 @@
+"""A CSV file that grows by a line a measurement; its header is written once."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mlxcel_engine.errors import UsageError
+from mlxcel_engine.records.bench import BenchRow
+
+if TYPE_CHECKING:
+    from mlxcel_engine.records.bench import BenchRecord
+
+_ABOUT = ("created", "model", "synthetic", "architecture", "dtype", "weights", "device_name", "mlx", "mlx_lm", "blas")
+_ROW = tuple(name for name in BenchRow.model_fields if name not in ("samples", "stream_tok_s"))
+COLUMNS = (*_ABOUT, *_ROW)
+
+
+class BenchCsv:
+    """Appends to ``path``, or nowhere for None; what is there stays.
+
+    Raises:
+        UsageError: the file cannot be written, or its header is not :data:`COLUMNS`; found out before the work.
+
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self._path = None if path is None else Path(os.path.realpath(path))
+        if self._path is None:
+            return
+        if not self._path.exists():
+            usable = os.access(self._path.parent, os.W_OK)
+        else:
+            usable = self._path.is_file() and os.access(self._path, os.R_OK | os.W_OK)
+        if not usable:
+            raise UsageError(f"--csv {path}: cannot be written; give another file")
+        if self._path.exists() and _header(self._path) not in (b"", _line(COLUMNS).encode()):
+            raise UsageError(f"--csv {path}: has other columns than these rows; give another file")
+
+    def append(self, record: BenchRecord, row: BenchRow) -> None:
+        """Append ``row`` of ``record``; it is on disk when this returns."""
+        if self._path is None:
+            return
+        model, env = record.config.model, record.environment
+        about = (record.created.isoformat(), model.label, model.synthetic, model.architecture, model.dtype)
+        values = (*about, model.weights, env.device_name, env.mlx, env.mlx_lm, env.blas)
+        with self._path.open("a", encoding="utf-8", newline="") as stream:
+            if stream.tell() == 0:
+                stream.write(_line(COLUMNS))
+            stream.write(_line((*values, *(getattr(row, name) for name in _ROW))))
+            stream.flush()
+            os.fsync(stream.fileno())
+
+
+def _header(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        return stream.readline()
+
+
+def _line(values: tuple[object, ...]) -> str:
+    """One line of CSV; None is an empty field."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(values)
+    return text.getvalue()

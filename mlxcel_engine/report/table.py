@@ -1,0 +1,32 @@
+"""Tables that fit a terminal, or a pipe."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+
+def print_plainly(console: Console, printer: Callable[[], None]) -> None:
+    """Let ``printer`` print to ``console``; off a terminal without padding at a line's end."""
+    if console.is_terminal:
+        printer()
+        return
+    with console.capture() as captured:
+        printer()
+    console.file.write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
+
+
+def make_table(console: Console, *columns: str, right: tuple[str, ...] = ()) -> Table:
+    """A table that fits a terminal, or one of bare, never cut columns for a pipe; those in ``right`` hold numbers."""
+    plain = not console.is_terminal
+    table = Table(box=None if plain else box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, no_wrap=plain, overflow="fold", justify="right" if column in right else "left")
+    return table

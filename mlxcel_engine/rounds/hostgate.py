@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mlxcel_engine.rounds.host import Host
 
 _GLANCE_S, _LOOK_S = 0.5, 2.0
+_TELLING_S = 0.4  # the system counts CPU time in steps of 10 ms a core; over less it tells nothing
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Limits:
 def why_busy(state: HostState, limits: Limits) -> list[str]:
     """Why the host was busy over ``state``'s interval, as far as it can be told while a run of ours is on."""
     reasons: list[str] = []
-    if state.others_cpu > limits.others_cpu:
+    if state.others_cpu > limits.others_cpu and state.interval_s >= _TELLING_S:
         most = "" if state.busiest is None else f", most of it {state.busiest}"
         reasons.append(f"other programs use {state.others_cpu:.2f} cores{most}")
     if state.memory_available_pct < limits.memory_available_pct:

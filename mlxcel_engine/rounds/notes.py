@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mlxcel_engine.rounds.schedule import label
+from mlxcel_engine.rounds.statistics import MIN_ROUNDS
+from mlxcel_engine.rounds.threshold import STEP_PCT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,9 +71,9 @@ def _busy(runs: Sequence[Run]) -> Iterator[str]:
 
 def _restless_nulls(rows: Sequence[Comparison]) -> Iterator[str]:
     for row in rows:
-        if not row.null or row.counted < 5 or row.ci_low_pct is None or row.ci_high_pct is None:
+        if not row.null or row.counted < MIN_ROUNDS or row.ci_low_pct is None or row.ci_high_pct is None:
             continue
-        if row.ci_low_pct > 0 or row.ci_high_pct < 0:
+        if max(row.ci_low_pct, -row.ci_high_pct) > STEP_PCT:
             metric = "decode speed" if row.metric == "decode_tok_s" else "TTFT"
             yield (
                 f"{row.arm} and {row.reference} are the same, but their {metric} at {row.ctx} tokens differs by "

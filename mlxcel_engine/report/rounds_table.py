@@ -27,7 +27,7 @@ def print_rounds(record: RoundsRecord, console: Console) -> None:
 
 def rounds_svg(record: RoundsRecord) -> str:
     """Draw the tables as a terminal's picture, an SVG that needs nothing from elsewhere."""
-    console = Console(record=True, file=io.StringIO(), width=150, force_terminal=True, highlight=False)
+    console = Console(record=True, file=io.StringIO(), width=170, force_terminal=True, highlight=False)
     _print(record, console)
     return re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="mlxcel-engine rounds"), flags=re.DOTALL)
 

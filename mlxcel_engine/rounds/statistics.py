@@ -26,7 +26,7 @@ _CHANCE = 1 / 3
 
 
 def median_interval(gains: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Bootstrap 95 % interval of the median, lowest and highest value: (..., n) -> (...,), (...,); n is 1 or more.
+    """Bootstrap 95 % interval of the median, lowest and highest value: (..., n) -> (...,), (...,); n from 1 to 1000.
 
     The percentile bootstrap, computed exactly instead of by drawing, at the level that Hesterberg's *expanded
     percentile* takes to make up for few values ("What Teachers Should Know About the Bootstrap", 2015, section 5.3):
@@ -54,8 +54,9 @@ def _bootstrap_medians(n: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDAr
     A median is the mean of the values at two ranks (lower, upper), which are the same one for odd n.
     """
     half, share = n // 2, np.arange(n + 1) / n
-    need = half + n % 2
-    reached = [sum(comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(need, n + 1)) for p in share]
+    counts = np.arange(half + n % 2, n + 1)
+    ways = np.array([float(comb(n, k)) for k in counts])
+    reached = [float(np.sum(ways * p**counts * (1 - p) ** (n - counts))) for p in share]
     lower_is = np.diff(reached)
     if n % 2:
         return np.arange(n), np.arange(n), lower_is

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mlxcel_engine.rounds.statistics import ROUNDING_PCT
+
 if TYPE_CHECKING:
     from mlxcel_engine.records.rounds import Comparison, RoundsRecord
 
@@ -44,7 +46,7 @@ def _measured(rows: list[Comparison], arm: str) -> bool:
 
 
 def _regression(row: Comparison, threshold: float) -> str | None:
-    if row.median_pct is None or row.median_pct >= -threshold:
+    if row.median_pct is None or row.median_pct >= -threshold - ROUNDING_PCT:
         return None
     return (
         f"{row.arm}, {row.path} at {row.ctx} tokens: {row.median_pct:+.1f} % decode speed against {row.reference} "

@@ -56,7 +56,7 @@ def _change(one: Measurement, other: Measurement, metric: Metric) -> float | Non
     value, base = value_of(one, metric), value_of(other, metric)
     if value is None or base is None or one.tokens != other.tokens:
         return None
-    return 100 * (value / base - 1)
+    return 100 * (value - base) / base
 
 
 class Measured:

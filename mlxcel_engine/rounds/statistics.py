@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MIN_ROUNDS = 5
 ALPHA = 0.05
+ROUNDING_PCT = 1e-9  # a change on a threshold is within it, whatever its last binary digit
 
 # Of an arm, the reference and the reference's null run, each is the fastest of its round one time in three if all
 # three are the same, whatever the noise.
@@ -119,4 +120,4 @@ def told_apart(against: NDArray[np.float64], against_null: NDArray[np.float64]) 
 def inside(gains: NDArray[np.float64], threshold_pct: float) -> NDArray[np.bool_]:
     """Whether the median's interval lies within plus and minus the threshold: (..., n) -> (...,)."""
     low, high = median_interval(gains)
-    return np.maximum(-low, high) <= threshold_pct
+    return np.maximum(-low, high) <= threshold_pct + ROUNDING_PCT

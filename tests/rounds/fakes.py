@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 from mlxcel_engine.records.rounds import ArmConfig, HostState, RoundsConfig, RoundsHeader, Run
 from mlxcel_engine.rounds.host import Mark
@@ -123,3 +126,20 @@ def run(
         busy=list(busy),
         lines=lines if status == "ok" else [],
     )
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ended; one that nobody has waited for yet counts."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def wait_until_gone(pids: list[int]) -> bool:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if all(gone(pid) for pid in pids):
+            return True
+        time.sleep(0.02)
+    return False

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from mlxcel_engine.errors import RunError
 from mlxcel_engine.records.rounds import HostState
-from mlxcel_engine.rounds import host as host_module
 from mlxcel_engine.rounds.host import Mark, ThisHost
 from mlxcel_engine.rounds.hostgate import HostGate, Limits, why_busy, why_wait
 from mlxcel_engine.rounds.sensors import parse_mac_gpu, parse_mac_thermal, parse_nvidia
@@ -36,8 +35,8 @@ def test_what_is_ours_is_not_others(monkeypatch: pytest.MonkeyPatch) -> None:
     own = [os.times_result((1, 1, 50, 10, 0)), os.times_result((1, 2, 60, 11, 0))]
     clock = [5.0, 15.0]
     monkeypatch.setattr(psutil, "cpu_times", lambda: times.pop(0))
-    monkeypatch.setattr(host_module.os, "times", lambda: own.pop(0))
-    monkeypatch.setattr(host_module.time, "monotonic", lambda: clock.pop(0))
+    monkeypatch.setattr("mlxcel_engine.rounds.host.os.times", lambda: own.pop(0))
+    monkeypatch.setattr("mlxcel_engine.rounds.host.time.monotonic", lambda: clock.pop(0))
     host = ThisHost()
     seen = host.since(host.mark())
     assert (seen.interval_s, seen.others_cpu) == (10.0, 1.8)

@@ -9,27 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
-
 from mlxcel_engine.rounds.process import run_process
-from tests.rounds.fakes import install_fake_bench
-
-
-def gone(pid: int) -> bool:
-    """Whether a process ended; one that nobody has waited for yet counts."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
-def wait_until_gone(pids: list[int]) -> bool:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        if all(gone(pid) for pid in pids):
-            return True
-        time.sleep(0.02)
-    return False
+from tests.rounds.fakes import install_fake_bench, wait_until_gone
 
 
 def wait_for_pids(log: Path, count: int) -> list[int]:

@@ -15,7 +15,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine-parity families test test-checkpoint verify-fmt verify clean
+.PHONY: help setup engine-parity bench-rounds families test test-checkpoint verify-fmt verify clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -31,6 +31,13 @@ $(STAMP): pyproject.toml constraints.txt
 
 engine-parity: $(STAMP) ## Print the parity table of MODEL; ARGS adds options.
 	$(BIN)/mlxcel-engine parity -m '$(MODEL)' $(ARGS)
+
+# What to compare, quoted as on the command line.
+ARMS ?= --arm cli="--path cli" --arm engine="--path engine"
+OUT ?= rounds.jsonl
+
+bench-rounds: $(STAMP) ## Compare ARMS on MODEL in interleaved rounds, into OUT (rounds.jsonl); ARGS adds options.
+	$(BIN)/mlxcel-engine rounds -m '$(MODEL)' $(ARMS) --out '$(OUT)' $(ARGS)
 
 families: $(STAMP) ## Measure every model family and write docs/families.md (minutes).
 	MLXCEL_SDPA_DETERMINISTIC=1 $(BIN)/python -m tests.conformance.matrix --write docs/families.md

@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Self
 
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from rich.console import Console
-    from rich.table import Table
 
     from mlxcel_engine.records.rounds import Run
     from mlxcel_engine.rounds.schedule import Slot
@@ -35,7 +35,7 @@ class RoundsProgress:
         for run in done:
             self._runs[label(run.arm, run.null)].append(run)
         self._state = ""
-        self._live = Live(console=console, transient=True, get_renderable=self._table) if console.is_terminal else None
+        self._live = Live(console=console, transient=True, get_renderable=self._screen) if console.is_terminal else None
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -82,14 +82,13 @@ class RoundsProgress:
         left = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
         return f"{made} of {self._total} runs, about {left} left"
 
-    def _table(self) -> Table:
+    def _screen(self) -> Group:
         table = make_table(self._console, "arm", "runs", "last", "median decode tok/s", right=("runs",))
         for name, runs in self._runs.items():
             good = [measurements(run.lines) for run in runs if run.status == "ok"]
             last = "; ".join(_shown(one) for one in good[-1]) if good else "-"
             table.add_row(name, str(len(runs)), Text(last), Text(_medians(good)))
-        table.caption, table.caption_justify = f"{self._state}; {self._left()}", "left"
-        return table
+        return Group(table, Text(f"{self._state}; {self._left()}"))
 
     def _say(self, text: str) -> None:
         self._console.print(Text(text), soft_wrap=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mlxcel_engine.records.rounds import HostState
     from mlxcel_engine.rounds.host import Host
 
-_GLANCE_S, _LOOK_S = 0.5, 2.0
+_GLANCE_S, _LOOK_S, _TELL_S = 0.5, 2.0, 30.0
 _TELLING_S = 0.4  # the system counts CPU time in steps of 10 ms a core; over less it tells nothing
 
 
@@ -61,7 +61,7 @@ class HostGate:
     def look(self, tell: Callable[[str], None]) -> tuple[HostState, list[str], float]:
         """Return the host's state before a run, why it counts as busy, and the seconds that were spent waiting.
 
-        ``tell`` gets what is waited for, each time that it changes.
+        ``tell`` gets what is waited for, at once and then every half minute.
 
         Raises:
             RunError: the host did not get quiet in time.
@@ -70,19 +70,20 @@ class HostGate:
         if self.wait_s <= 0:
             state = self.host.sample(_GLANCE_S)
             return state, why_busy(state, self.limits), 0.0
-        begun, told = self.clock(), ""
+        begun = self.clock()
+        told: float | None = None
         while True:
             state = self.host.sample(_LOOK_S)
             waited = self.clock() - begun
             reasons = why_wait(state, self.limits)
             if not reasons:
-                return state, [], waited if told else 0.0
+                return state, [], 0.0 if told is None else waited
             said = "; ".join(reasons)
             if waited >= self.wait_s:
                 raise RunError(
                     f"the host was not quiet within {self.wait_s:g} s ({said}); end what runs beside, "
                     "raise --gate-timeout, or --host-cpu if that is how this machine always is"
                 )
-            if said != told:
+            if told is None or waited - told >= _TELL_S:
                 tell(f"waiting for a quiet host: {said}")
-                told = said
+                told = waited

@@ -59,7 +59,6 @@ class Runner:
         runs = list(journal.runs)
         done = [(run.round, run.arm, run.null) for run in runs]
         for slot in missing(slots_of(config), done):
-            observer.started(slot)
             run = self._one(config, slot, observer)
             journal.append(run)
             runs.append(run)
@@ -70,6 +69,7 @@ class Runner:
         arm = next(arm for arm in config.arms if arm.name == slot.arm)
         command = command_of(arm, config)
         before, busy, waited = self.gate.look(observer.waiting)
+        observer.started(slot)
         started, mark = datetime.now(UTC), self.gate.host.mark()
         finished = run_process(command, environment_of(arm, self.environ), self.timeout_s)
         during = self.gate.host.since(mark)

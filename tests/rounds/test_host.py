@@ -79,12 +79,12 @@ class Clock:
         return self.now
 
 
-def test_the_gate_waits_until_it_is_quiet_and_says_once_for_what() -> None:
-    busy = state(others_cpu=1)
+def test_the_gate_waits_until_it_is_quiet_and_says_every_half_minute_for_what() -> None:
     told: list[str] = []
-    gate = HostGate(FakeHost(before=[busy, busy, state(load=9), state()]), LIMITS, wait_s=60, clock=Clock())
+    busy = [*[state(others_cpu=1)] * 15, *[state(load=9)] * 2]
+    gate = HostGate(FakeHost(before=[*busy, state()]), LIMITS, wait_s=60, clock=Clock())
     seen, reasons, waited = gate.look(told.append)
-    assert (seen, reasons, waited) == (state(), [], 8.0)
+    assert (seen, reasons, waited) == (state(), [], 36.0)
     assert told == [
         "waiting for a quiet host: other programs use 1.00 cores",
         "waiting for a quiet host: the load is 9.0",

@@ -141,7 +141,7 @@ def test_arms_of_one_path_each_are_compared_whatever_the_path_else_path_by_path(
 
 
 @pytest.mark.parametrize("more", [{"ctx": 512}, {"batch": 4}])
-def test_another_context_or_batch_is_not_compared(more: dict[str, int]) -> None:
+def test_another_context_or_batch_is_not_compared(more: dict[str, Any]) -> None:
     record = summary(runs([110.0] * 5, **more))
     assert {row.arm for row in record.rows} == {"a-null"}
     assert "a has no such figure" in record.notes[0]

@@ -1,4 +1,4 @@
-"""``rounds`` over the real ``bench``, in fresh processes: a tiny checkpoint by default, the default one when asked for."""
+"""``rounds`` over the real ``bench``, in fresh processes: a tiny checkpoint, and the default one when asked for."""
 
 from __future__ import annotations
 

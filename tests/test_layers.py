@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "prompts": set(),
     "paths": {"engine", "loader", "prompts", "records"},
     "parity": {"paths", "loader", "prompts", "records"},
-    "bench": {"device", "engine", "paths", "loader", "prompts", "records"},
+    "bench": {"device", "engine", "scheduler", "paths", "loader", "prompts", "records"},
     "rounds": {"records"},
     "report": {"records"},
     "cli": {

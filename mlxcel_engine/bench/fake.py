@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from mlxcel_engine.bench.rig import Rig
-from mlxcel_engine.bench.timing import TokenEvent
+from mlxcel_engine.bench.timing import StreamToken
 from mlxcel_engine.errors import RunError, UsageError, one_line
 from mlxcel_engine.records.base import Record
 from mlxcel_engine.records.bench import BandwidthProbe
@@ -24,18 +24,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from mlxcel_engine.bench.loops import LoopSettings, Prompts, TokenEvents
+    from mlxcel_engine.bench.loops import LoopSettings, Prompts, StreamTokens
 
 
 class FakeTimes(Record):
     """A loop: ``prefill_ms`` a prompt token, then a step each ``step_ms``, over and over.
 
-    ``eos_after`` tokens end a stream where EOS is heeded. ``calls`` are attention calls a step. ``unavailable`` says
-    why it cannot run, ``breaks`` what it raises after its first token.
+    ``eos_after`` tokens end a stream where EOS is heeded. ``calls`` are attention calls a step. ``forgets`` says that
+    its prompt cache keeps nothing, ``unavailable`` why it cannot run, ``breaks`` what it raises after its first token.
     """
 
     storage: str
     chooses_storage: bool = False
+    caches_prompts: bool = False
+    forgets: bool = False
     prefill_ms: float
     step_ms: list[float]
     eos_after: int | None = None
@@ -84,7 +86,7 @@ class FakeLoop:
     """Implements :class:`~mlxcel_engine.bench.loops.DecodeLoop`."""
 
     def __init__(self, name: str, times: FakeTimes, host: _FakeHost) -> None:
-        self.name, self.chooses_storage = name, times.chooses_storage
+        self.name, self.chooses_storage, self.caches_prompts = name, times.chooses_storage, times.caches_prompts
         self._times, self._host = times, host
 
     def unavailable(self, settings: LoopSettings) -> str | None:  # noqa: ARG002 - the script knows
@@ -103,21 +105,27 @@ class FakeSession:
     def __init__(self, times: FakeTimes, host: _FakeHost, settings: LoopSettings) -> None:
         self.storage = times.storage
         self.attention_calls = None if times.calls is None else 0
+        self.adopted_tokens = 0
+        self._kept: set[tuple[int, ...]] = set()
         self._times, self._host, self._settings = times, host, settings
 
-    def run(self, prompts: Prompts, max_tokens: int) -> TokenEvents:
+    def run(self, prompts: Prompts, max_tokens: int) -> StreamTokens:
         """See :meth:`Session.run`; all streams get their tokens in the same instant."""
         times, eos = self._times, bool(self._settings.eos_ids)
         stop = min(times.eos_after or max_tokens, max_tokens) if eos else max_tokens
         reason = "stop" if stop == times.eos_after and eos else "length"
-        self._host.seconds += sum(map(len, prompts)) * times.prefill_ms / 1e3
+        adopted = sum(len(prompt) - 1 for prompt in prompts if prompt in self._kept)
+        self.adopted_tokens += adopted
+        if self._settings.prompt_cache and not times.forgets:
+            self._kept.update(prompts)
+        self._host.seconds += (sum(map(len, prompts)) - adopted) * times.prefill_ms / 1e3
         self._settings.tell_prefill(sum(map(len, prompts)))
         for step, step_ms in zip(range(1, stop + 1), cycle(times.step_ms), strict=False):
             self._host.seconds += step_ms / 1e3
             if self.attention_calls is not None and times.calls is not None:
                 self.attention_calls += times.calls
             for stream in range(len(prompts)):
-                yield TokenEvent(stream, step, reason if step == stop else None)
+                yield StreamToken(stream, step, reason if step == stop else None)
             if times.breaks is not None:
                 raise RunError(times.breaks)
 

@@ -12,6 +12,8 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import CacheList, ChunkedKVCache, KVCache, RotatingKVCache, make_prompt_cache
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
 
+from mlxcel_engine.errors import CheckpointError, one_line
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -28,9 +30,18 @@ class ModelFootprint:
 
 
 def measure_footprint(model: nn.Module) -> ModelFootprint:
-    """Read the weights' sizes, and the caches' from a forward of one token."""
+    """Read the weights' sizes, and the caches' from a forward of one token.
+
+    Raises:
+        CheckpointError: the forward fails, as that of a family does whose kernels this device does not have.
+
+    """
     caches = make_prompt_cache(model)
-    model(mx.zeros((1, 1), dtype=mx.uint32), cache=caches)
+    try:
+        mx.eval(model(mx.zeros((1, 1), dtype=mx.uint32), cache=caches))
+    except Exception as error:  # whatever the model's code raises
+        message = f"{type(model).__module__}: no forward on this device ({one_line(error)}); take another model"
+        raise CheckpointError(message) from error
     kinds = [_growth(cache) for cache in caches]
     return ModelFootprint(step_weight_bytes(model), lambda tokens: sum(kind(tokens) for kind in kinds))
 

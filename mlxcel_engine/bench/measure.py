@@ -11,7 +11,7 @@ from mlxcel_engine.bench.timing import time_streams
 from mlxcel_engine.errors import RunError
 
 if TYPE_CHECKING:
-    from mlxcel_engine.bench.loops import DecodeLoop, Session
+    from mlxcel_engine.bench.loops import DecodeLoop, Prompts, Session
     from mlxcel_engine.bench.plan import BenchOptions, Context
     from mlxcel_engine.bench.rig import Rig
     from mlxcel_engine.bench.timing import StreamTimes
@@ -31,9 +31,13 @@ class Observer(Protocol):
 
 @dataclass(frozen=True)
 class Measured:
-    """What was seen of a timed pass; ``attention_calls`` are those of the pass alone."""
+    """What was seen of a timed pass; ``attention_calls`` are those of the pass alone.
+
+    ``warm`` is the pass again, the same prompts taken from the prompt cache, where one was asked for.
+    """
 
     streams: list[StreamTimes]
+    warm: list[StreamTimes] | None
     storage: str
     attention_calls: int | None
     peak_memory_bytes: int
@@ -64,23 +68,27 @@ def measure(rig: Rig, loop: DecodeLoop, context: Context, options: BenchOptions,
     """Time one pass of ``loop``; the warm-up has a prompt of its own.
 
     Raises:
-        RunError: paged KV was asked for and the pass did not go through it, or a stream did not end.
+        RunError: paged KV was asked for and the pass did not go through it, the prompt cache gave nothing, or a stream
+            did not end.
 
     """
     progress = _PassProgress(observer, f"{loop.name}, ctx {context.asked}")
+    prompts = draw_prompts(rig.model, context.lengths, options.seed, 1)
     rig.memory.settle()
     with loop.open(options.loop_settings(rig.model, progress.prefilled)) as session:
         _warm_up(rig, session, context, options, progress)
         rig.memory.settle()
         rig.memory.begin_peak()
         calls = session.attention_calls
-        streams = _timed(rig, session, context, options, progress)
+        progress.begin("prefill", sum(context.lengths))
+        streams = _timed(rig, session, prompts, options.max_tokens, progress)
         peak = rig.memory.peak()
         made = None if calls is None or session.attention_calls is None else session.attention_calls - calls
         if loop.chooses_storage and options.storage == "paged" and not (session.storage == "paged" and made):
             seen = f"storage {session.storage}, {made} paged attention calls"
             raise RunError(f"paged KV was asked for, but not used ({seen})")
-        return Measured(streams, session.storage, made, peak)
+        warm = _timed_again(rig, session, prompts, progress) if options.prompt_cache and loop.caches_prompts else None
+        return Measured(streams, warm, session.storage, made, peak)
 
 
 def _warm_up(rig: Rig, session: Session, context: Context, options: BenchOptions, progress: _PassProgress) -> None:
@@ -95,11 +103,18 @@ def _warm_up(rig: Rig, session: Session, context: Context, options: BenchOptions
             pass
 
 
-def _timed(
-    rig: Rig, session: Session, context: Context, options: BenchOptions, progress: _PassProgress
-) -> list[StreamTimes]:
-    prompts = draw_prompts(rig.model, context.lengths, options.seed, 1)
-    total = options.max_tokens * len(prompts)
-    progress.begin("prefill", sum(context.lengths))
-    with closing(session.run(prompts, options.max_tokens)) as events:
+def _timed_again(rig: Rig, session: Session, prompts: Prompts, progress: _PassProgress) -> list[StreamTimes]:
+    """Time the first token of the same prompts, which the prompt cache now has."""
+    rig.memory.settle()
+    before = session.adopted_tokens
+    progress.begin("the same prompt again", sum(map(len, prompts)))
+    streams = _timed(rig, session, prompts, 1, progress)
+    if session.adopted_tokens == before:
+        raise RunError("the prompt cache was asked for, but no token of a prompt came from it")
+    return streams
+
+
+def _timed(rig: Rig, session: Session, prompts: Prompts, max_tokens: int, progress: _PassProgress) -> list[StreamTimes]:
+    total = max_tokens * len(prompts)
+    with closing(session.run(prompts, max_tokens)) as events:
         return time_streams(events, len(prompts), rig.clock, lambda tokens: progress.decoded(tokens, total))

@@ -40,13 +40,14 @@ class BenchOptions:
     batch: int = 1
     ragged: bool = False
     ignore_eos: bool = True
+    prompt_cache: bool = False
     seed: int = 0
     label: str | None = None
 
     def loop_settings(self, model: ModelRecord, tell_prefill: Callable[[int], None]) -> LoopSettings:
         """Return what a loop has to know of these options."""
         eos_ids = frozenset[int]() if self.ignore_eos else frozenset(model.eos_ids)
-        return LoopSettings(self.prefill_chunk, self.storage, self.batch, eos_ids, tell_prefill)
+        return LoopSettings(self.prefill_chunk, self.storage, self.batch, eos_ids, self.prompt_cache, tell_prefill)
 
 
 @dataclass(frozen=True)

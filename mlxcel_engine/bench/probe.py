@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from mlxcel_engine.device import Device
 
-_TIMES = 7
+_TIMES, _SECONDS = 7, 1.0  # at least as many runs, for at least as long: a busy machine must not spoil them all
 _COLUMNS = 4096
 _BUFFER = {"cpu": 2**28, "gpu": 2**31}  # bytes, unless the cache is so large that it needs more
 
@@ -49,8 +49,8 @@ def probe_bandwidth(device: Device, dtype: str, clock: Callable[[], float] = tim
 def _times(work: Callable[[], mx.array], clock: Callable[[], float]) -> list[float]:
     """Seconds that ``work`` took, each time, after one run that is not counted."""
     mx.eval(work())
-    seconds = []
-    for _ in range(_TIMES):
+    seconds: list[float] = []
+    while len(seconds) < _TIMES or sum(seconds) < _SECONDS:
         start = clock()
         mx.eval(work())
         seconds.append(clock() - start)

@@ -13,6 +13,7 @@ from mlxcel_engine.bench.footprint import measure_footprint
 from mlxcel_engine.bench.loops.cli import CliLoop
 from mlxcel_engine.bench.loops.engine import EngineLoop
 from mlxcel_engine.bench.loops.mlx_server import MlxServerLoop
+from mlxcel_engine.bench.loops.server import ServerLoop
 from mlxcel_engine.bench.probe import probe_bandwidth
 from mlxcel_engine.bench.rig import Rig
 
@@ -47,7 +48,7 @@ class DeviceMemory:
 
 def make_rig(environment: Environment, loaded: LoadedModel, device: Device, paths: Sequence[str]) -> Rig:
     """Make the rig of ``loaded`` with the loops of ``paths``, in the order of the tables."""
-    loops = (CliLoop(loaded), MlxServerLoop(loaded), EngineLoop(loaded))
+    loops = (CliLoop(loaded), MlxServerLoop(loaded), EngineLoop(loaded), ServerLoop(loaded))
     return Rig(
         environment=environment,
         model=loaded.record,

@@ -65,7 +65,7 @@ def make_row(
         attention_calls=measured.attention_calls,
         token_hash=_token_hash(streams),
         warmup=options.warmup,
-        ttft_warm_ms=None,
+        ttft_warm_ms=None if measured.warm is None else summarise(measured.warm, sum(context.lengths)).ttft_ms,
         label=options.label,
         samples=[_sample(stream, length) for stream, length in zip(streams, context.lengths, strict=True)],
     )

@@ -39,7 +39,7 @@ def run_bench(
     """Measure each path at each context; ``save`` gets the record so far, and what is new in it.
 
     Raises:
-        UsageError: no path can do what is asked, or paged KV is asked of one that has none.
+        UsageError: no path can do what is asked, or one is asked for a storage or a prompt cache that it lacks.
 
     """
     contexts = plan_contexts(options, rig.model, warn)
@@ -91,6 +91,8 @@ def _attempt(
 
 def _check_paths(rig: Rig, options: BenchOptions) -> dict[str, str | None]:
     """Why each path cannot run, by its name."""
+    if options.prompt_cache and not any(loop.caches_prompts for loop in rig.loops):
+        raise UsageError("--prompt-cache: none of these paths keeps prompts; add --path server")
     settings = options.loop_settings(rig.model, lambda _: None)
     reasons = {loop.name: loop.unavailable(settings) for loop in rig.loops}
     for loop in rig.loops:
@@ -115,6 +117,7 @@ def _config(rig: Rig, options: BenchOptions) -> BenchConfig:
         batch=options.batch,
         ragged=options.ragged,
         ignore_eos=options.ignore_eos,
+        prompt_cache=options.prompt_cache,
         seed=options.seed,
         label=options.label,
     )

@@ -14,12 +14,16 @@ _TELL_EVERY = 0.5  # seconds between two notes of progress: seldom, for they run
 
 
 @dataclass(frozen=True, slots=True)
-class TokenEvent:
-    """A token that a loop gave out: of which stream, its id, and why the stream ended with it, if it did."""
+class StreamToken:
+    """A token that a loop gave out: of which stream, its id, and why the stream ended with it, if it did.
+
+    ``at`` is when the stream's own reader had it, on the clock of the pass; None takes the time at which it is read.
+    """
 
     stream: int
     token: int
     finish_reason: str | None
+    at: float | None = None
 
 
 @dataclass
@@ -32,7 +36,7 @@ class StreamTimes:
 
 
 def time_streams(
-    events: Iterable[TokenEvent], streams: int, clock: Callable[[], float], tell: Callable[[int], None]
+    events: Iterable[StreamToken], streams: int, clock: Callable[[], float], tell: Callable[[int], None]
 ) -> list[StreamTimes]:
     """Consume ``events`` and stamp each as it comes; the submission is the first request for one.
 
@@ -46,7 +50,7 @@ def time_streams(
     told = float("-inf")
     start = clock()
     for count, event in enumerate(events, start=1):
-        now = clock()
+        now = clock() if event.at is None else event.at
         stream = times[event.stream]
         stream.tokens.append(event.token)
         stream.arrivals.append(now - start)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from mlxcel_engine.bench.rig import Rig
 
-PATHS = ("cli", "mlx-server", "engine")
+PATHS = ("cli", "mlx-server", "engine", "server")
 DEFAULT_CONTEXTS = (256, 8192)
 
 
@@ -87,7 +87,7 @@ def bench(
         Storage,
         typer.Option(
             "--decode-storage",
-            help="KV storage of the paths that have a choice: engine. auto is dense.",
+            help="KV storage of the paths that have a choice: engine and server. auto is dense.",
             rich_help_panel=RUN_PANEL,
         ),
     ] = "auto",
@@ -113,6 +113,14 @@ def bench(
         bool,
         typer.Option("--ignore-eos/--no-ignore-eos", help="Run past the end of text.", rich_help_panel=RUN_PANEL),
     ] = True,
+    prompt_cache: Annotated[
+        bool,
+        typer.Option(
+            "--prompt-cache",
+            help="Keep prompts where the path can (server) and time the first token of the same prompt again.",
+            rich_help_panel=RUN_PANEL,
+        ),
+    ] = False,
     dtype: options.Dtype = "auto",
     weights: options.Weights = "auto",
     trust_remote_code: options.TrustRemoteCode = False,
@@ -169,6 +177,7 @@ def bench(
                 batch=batch,
                 ragged=ragged,
                 ignore_eos=ignore_eos,
+                prompt_cache=prompt_cache,
                 label=label,
             )
             outcome = run_bench(rig, settings, progress, _saver(output, rows), warn)

@@ -24,7 +24,9 @@ class RunProgress:
             TextColumn("{task.fields[done]}"),
             TimeElapsedColumn(),
         )
-        self._bars = Progress(*columns, console=console, transient=True) if console.is_terminal else None
+        # Few refreshes: they take time from the run that is timed.
+        bars = Progress(*columns, console=console, transient=True, refresh_per_second=2)
+        self._bars = bars if console.is_terminal else None
         self._task: TaskID | None = None
         self._total: int | None = None
 

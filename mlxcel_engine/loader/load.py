@@ -57,6 +57,7 @@ def load(
     """
     if spec.startswith(PREFIX):
         config = synthetic_config(spec.removeprefix(PREFIX))
+        progress(f"making {spec}")
         model, tokenizer, label = random_quantized_model(config), byte_tokenizer(), f"{spec} (random weights)"
         revision = None
     else:

@@ -117,6 +117,7 @@ class BenchConfig(Record):
     batch: int
     ragged: bool
     ignore_eos: bool
+    prompt_cache: bool
     seed: int
     label: str | None
 

@@ -14,7 +14,19 @@ from mlxcel_engine.records.bench import BenchRow
 if TYPE_CHECKING:
     from mlxcel_engine.records.bench import BenchRecord
 
-_ABOUT = ("created", "model", "synthetic", "architecture", "dtype", "weights", "device_name", "mlx", "mlx_lm", "blas")
+_ABOUT = (
+    "created",
+    "model",
+    "synthetic",
+    "architecture",
+    "dtype",
+    "weights",
+    "device_name",
+    "mlx",
+    "mlx_lm",
+    "blas",
+    "ragged",
+)
 _ROW = tuple(name for name in BenchRow.model_fields if name not in ("samples", "stream_tok_s"))
 COLUMNS = (*_ABOUT, *_ROW)
 
@@ -46,7 +58,7 @@ class BenchCsv:
             return
         model, env = record.config.model, record.environment
         about = (record.created.isoformat(), model.label, model.synthetic, model.architecture, model.dtype)
-        values = (*about, model.weights, env.device_name, env.mlx, env.mlx_lm, env.blas)
+        values = (*about, model.weights, env.device_name, env.mlx, env.mlx_lm, env.blas, record.config.ragged)
         with self._path.open("a", encoding="utf-8", newline="") as stream:
             if stream.tell() == 0:
                 stream.write(_line(COLUMNS))

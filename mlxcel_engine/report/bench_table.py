@@ -59,31 +59,35 @@ def _title(record: BenchRecord, ctx: int) -> str:
     return f"{label}ctx {ctx}: {streams}{prompt} tokens {chunk}, {config.max_tokens} new tokens"
 
 
-# What a column shows of a row.
-_SINGLE: dict[str, Callable[[BenchRow], str]] = {
-    "storage": lambda row: row.storage,
-    "TTFT ms": lambda row: _number(row.ttft_ms, 1),
-    "prefill tok/s": lambda row: _number(row.prefill_tok_s, 1),
-    "decode tok/s": lambda row: _number(row.decode_tok_s, 2),
-    "to cli": lambda row: _number(row.ratio_to_cli, 3),
-    "% of limit": lambda row: _number(row.limit_pct, 1),
-    "p50 ms": lambda row: _number(row.itl_ms_p50, 2),
-    "p95 ms": lambda row: _number(row.itl_ms_p95, 2),
-    "peak": lambda row: _size(row.peak_memory_bytes),
-    "KV": lambda row: _size(row.kv_bytes),
-    "paged calls": lambda row: _number(row.attention_calls, 0),
-}
-_SEVERAL = {
-    **{name: show for name, show in _SINGLE.items() if name not in ("to cli",)},
-    "a stream": lambda row: _span(row.stream_tok_s),
-    "to mlx-server": lambda row: _number(row.ratio_to_mlx_server, 3),
-}
+_Column = tuple[str, "Callable[[BenchRow], str]"]
+
+# What a column shows of a row: of one stream, and of several.
+_BEGIN: list[_Column] = [
+    ("storage", lambda row: row.storage),
+    ("TTFT ms", lambda row: _number(row.ttft_ms, 1)),
+    ("prefill tok/s", lambda row: _number(row.prefill_tok_s, 1)),
+    ("decode tok/s", lambda row: _number(row.decode_tok_s, 2)),
+]
+_WARM: list[_Column] = [("warm TTFT ms", lambda row: _number(row.ttft_warm_ms, 1))]
+_ONE: list[_Column] = [("to cli", lambda row: _number(row.ratio_to_cli, 3))]
+_SEVERAL: list[_Column] = [
+    ("of a stream", lambda row: _span(row.stream_tok_s)),
+    ("to mlx-server", lambda row: _number(row.ratio_to_mlx_server, 3)),
+]
+_END: list[_Column] = [
+    ("% of limit", lambda row: _number(row.limit_pct, 1)),
+    ("p50 ms", lambda row: _number(row.itl_ms_p50, 2)),
+    ("p95 ms", lambda row: _number(row.itl_ms_p95, 2)),
+    ("peak", lambda row: _size(row.peak_memory_bytes)),
+    ("KV", lambda row: _size(row.kv_bytes)),
+    ("paged calls", lambda row: _number(row.attention_calls, 0)),
+]
 
 
 def _table(record: BenchRecord, ctx: int, console: Console) -> Table:
-    columns = _SINGLE if record.config.batch == 1 else _SEVERAL
-    numbers = tuple(name for name in columns if name != "storage")
-    table = make_table(console, "path", *columns, "end", right=numbers)
+    ratios = _ONE if record.config.batch == 1 else _SEVERAL
+    columns = dict([*_BEGIN, *ratios, *_END, *(_WARM if record.config.prompt_cache else [])])
+    table = make_table(console, "path", *columns, "end", right=tuple(name for name in columns if name != "storage"))
     for row in record.rows:
         if row.ctx == ctx:
             asked = record.config.max_tokens * row.batch

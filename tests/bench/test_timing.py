@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxcel_engine.bench.summary import limit_pct, summarise
-from mlxcel_engine.bench.timing import StreamTimes, TokenEvent, time_streams
+from mlxcel_engine.bench.timing import StreamTimes, StreamToken, time_streams
 from mlxcel_engine.errors import RunError
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ class FakeClock:
         return self.now
 
 
-def loop(clock: FakeClock, *steps: tuple[float, int, int, str | None]) -> Iterator[TokenEvent]:
+def loop(clock: FakeClock, *steps: tuple[float, int, int, str | None]) -> Iterator[StreamToken]:
     """Events of (seconds since the one before, stream, token, finish reason)."""
     for seconds, stream, token, finish in steps:
         clock.now += seconds
-        yield TokenEvent(stream, token, finish)
+        yield StreamToken(stream, token, finish)
 
 
 def stream(*arrivals: float) -> StreamTimes:

@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
     from contextlib import AbstractContextManager
 
-    from mlxcel_engine.bench.timing import TokenEvent
+    from mlxcel_engine.bench.timing import StreamToken
 
 Storage = Literal["auto", "dense", "paged"]
-TokenEvents: TypeAlias = "Generator[TokenEvent, None, None]"
+StreamTokens: TypeAlias = "Generator[StreamToken, None, None]"
 Prompts: TypeAlias = "Sequence[tuple[int, ...]]"
 
 
@@ -20,13 +20,15 @@ Prompts: TypeAlias = "Sequence[tuple[int, ...]]"
 class LoopSettings:
     """How a loop is set up; ``storage`` is for the loops that have a choice, ``eos_ids`` are those that end a stream.
 
-    ``tell_prefill`` hears how many prompt tokens of a pass are through the model.
+    ``prompt_cache`` keeps prompts where the loop can. ``tell_prefill`` hears how many prompt tokens of a pass are
+    through the model.
     """
 
     chunk: int
     storage: Storage
     batch: int
     eos_ids: frozenset[int]
+    prompt_cache: bool
     tell_prefill: Callable[[int], None]
 
 
@@ -43,7 +45,12 @@ class Session(Protocol):
         """Calls into paged KV so far; None where the loop has ``mlx-lm``'s caches."""
         ...
 
-    def run(self, prompts: Prompts, max_tokens: int) -> TokenEvents:
+    @property
+    def adopted_tokens(self) -> int:
+        """Prompt tokens that were taken from a prompt cache so far."""
+        ...
+
+    def run(self, prompts: Prompts, max_tokens: int) -> StreamTokens:
         """Submit all ``prompts`` at once, greedy; nothing is done before the first event is asked for."""
         ...
 
@@ -51,11 +58,13 @@ class Session(Protocol):
 class DecodeLoop(Protocol):
     """A way to decode, bound to a model. ``name`` is the path's, as in tables and records.
 
-    ``chooses_storage`` tells whether :attr:`LoopSettings.storage` means anything to it.
+    ``chooses_storage`` and ``caches_prompts`` tell whether :attr:`LoopSettings.storage` and ``prompt_cache`` mean
+    anything to it.
     """
 
     name: str
     chooses_storage: bool
+    caches_prompts: bool
 
     def unavailable(self, settings: LoopSettings) -> str | None:
         """Why this loop cannot do what is asked, in a few words, or None when it can."""

@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from mlxcel_engine.bench.loops.eos import ending_with
-from mlxcel_engine.bench.timing import TokenEvent
+from mlxcel_engine.bench.timing import StreamToken
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mlxcel_engine.bench.loops.base import LoopSettings, Prompts, TokenEvents
+    from mlxcel_engine.bench.loops.base import LoopSettings, Prompts, StreamTokens
     from mlxcel_engine.loader.load import LoadedModel
 
 
@@ -20,6 +20,7 @@ class CliLoop:
 
     name = "cli"
     chooses_storage = False
+    caches_prompts = False
 
     def __init__(self, loaded: LoadedModel) -> None:
         self._loaded = loaded
@@ -39,6 +40,7 @@ class CliSession:
     """Each request is a call of its own. Implements :class:`Session`."""
 
     attention_calls = None
+    adopted_tokens = 0
 
     def __init__(self, loaded: LoadedModel, settings: LoopSettings) -> None:
         from mlx_lm.models.cache import make_prompt_cache
@@ -47,7 +49,7 @@ class CliSession:
         kinds = {type(cache).__name__ for cache in make_prompt_cache(loaded.model)}
         self.storage = f"mlx-lm {'+'.join(sorted(kinds))}"
 
-    def run(self, prompts: Prompts, max_tokens: int) -> TokenEvents:
+    def run(self, prompts: Prompts, max_tokens: int) -> StreamTokens:
         """See :meth:`Session.run`."""
         from mlx_lm.generate import stream_generate
         from mlx_lm.sample_utils import make_sampler
@@ -62,4 +64,4 @@ class CliSession:
             prefill_step_size=self._settings.chunk,
             prompt_progress_callback=lambda done, _: self._settings.tell_prefill(done),
         ):
-            yield TokenEvent(0, response.token, response.finish_reason)
+            yield StreamToken(0, response.token, response.finish_reason)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
-from mlxcel_engine.bench.timing import TokenEvent
+from mlxcel_engine.bench.timing import StreamToken
 from mlxcel_engine.engine import (
     Engine,
     EngineConfig,
@@ -23,7 +23,9 @@ from mlxcel_engine.engine import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mlxcel_engine.bench.loops.base import LoopSettings, Prompts, TokenEvents
+    import mlx.nn as nn
+
+    from mlxcel_engine.bench.loops.base import LoopSettings, Prompts, StreamTokens
     from mlxcel_engine.loader.load import LoadedModel
 
 
@@ -32,16 +34,14 @@ class EngineLoop:
 
     name = "engine"
     chooses_storage = True
+    caches_prompts = False
 
     def __init__(self, loaded: LoadedModel) -> None:
         self._loaded = loaded
 
     def unavailable(self, settings: LoopSettings) -> str | None:
         """See :meth:`DecodeLoop.unavailable`."""
-        if settings.storage != "paged":
-            return None
-        support = supports_paged_decode(self._loaded.model)
-        return None if support.ok else f"this family cannot use paged KV: {support.reason}"
+        return unavailable_storage(self._loaded.model, settings)
 
     @contextmanager
     def open(self, settings: LoopSettings) -> Iterator[EngineSession]:
@@ -56,6 +56,8 @@ class EngineLoop:
 class EngineSession:
     """Implements :class:`Session`."""
 
+    adopted_tokens = 0
+
     def __init__(self, loaded: LoadedModel, engine: Engine, settings: LoopSettings) -> None:
         self._loaded, self._engine, self._settings = loaded, engine, settings
         self.storage = engine.storage
@@ -65,7 +67,7 @@ class EngineSession:
         """See :attr:`Session.attention_calls`."""
         return paged_calls(self._engine)
 
-    def run(self, prompts: Prompts, max_tokens: int) -> TokenEvents:
+    def run(self, prompts: Prompts, max_tokens: int) -> StreamTokens:
         """See :meth:`Session.run`."""
         rules = StopRules(self._settings.eos_ids, max_tokens)
         specs = [SequenceSpec(prompt, chunk=self._settings.chunk, reserve=max_tokens) for prompt in prompts]
@@ -74,9 +76,9 @@ class EngineSession:
             return
         detokenizer = self._loaded.tokenizer.detokenizer
         for step in generate(self._engine, specs[0], rules, detokenizer, self._settings.tell_prefill):
-            yield TokenEvent(0, step.token, step.finish_reason)
+            yield StreamToken(0, step.token, step.finish_reason)
 
-    def _run_rows(self, specs: list[SequenceSpec], rules: StopRules) -> TokenEvents:
+    def _run_rows(self, specs: list[SequenceSpec], rules: StopRules) -> StreamTokens:
         """Prefill every row, then step all of them together; the next step is queued before one is read."""
         rows: dict[SequenceId, int] = {}
         progress = [RowProgress(rules, len(spec.prompt), self._loaded.tokenizer.detokenizer) for spec in specs]
@@ -95,7 +97,7 @@ class EngineSession:
                         if finish is not None:
                             self._engine.close(row.id)
                             del rows[row.id]
-                        yield TokenEvent(index, row.token, finish.reason if finish is not None else None)
+                        yield StreamToken(index, row.token, finish.reason if finish is not None else None)
                 if ahead is None or not rows:
                     return
                 pending = ahead
@@ -112,6 +114,12 @@ class EngineSession:
                 self._engine.prefill(sequence, piece)
                 self._settings.tell_prefill(through + piece.stop)
             through += len(spec.prompt)
+
+
+def unavailable_storage(model: nn.Module, settings: LoopSettings) -> str | None:
+    """Why an engine cannot have the storage that is asked for, or None when it can."""
+    support = supports_paged_decode(model)
+    return None if support.ok or settings.storage != "paged" else f"no paged KV for this family: {support.reason}"
 
 
 def paged_calls(engine: Engine) -> int | None:

@@ -6,14 +6,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mlxcel_engine.bench.loops.eos import ending_with
-from mlxcel_engine.bench.timing import TokenEvent
+from mlxcel_engine.bench.timing import StreamToken
 from mlxcel_engine.errors import RunError
 from mlxcel_engine.paths.mlx_lm_server import open_generator, stuck_caches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mlxcel_engine.bench.loops.base import LoopSettings, Prompts, TokenEvents
+    from mlxcel_engine.bench.loops.base import LoopSettings, Prompts, StreamTokens
     from mlxcel_engine.loader.load import LoadedModel
 
 
@@ -22,6 +22,7 @@ class MlxServerLoop:
 
     name = "mlx-server"
     chooses_storage = False
+    caches_prompts = False
 
     def __init__(self, loaded: LoadedModel) -> None:
         self._loaded = loaded
@@ -45,6 +46,7 @@ class MlxServerSession:
     """Requests join the generator; its steps are taken until all have ended. Implements :class:`Session`."""
 
     attention_calls = None
+    adopted_tokens = 0
 
     def __init__(self, loaded: LoadedModel, generator: Any, settings: LoopSettings) -> None:
         from mlx_lm.models.cache import make_prompt_cache
@@ -53,7 +55,7 @@ class MlxServerSession:
         kinds = {type(cache.merge([cache])).__name__ for cache in make_prompt_cache(loaded.model)}
         self.storage = f"mlx-lm {'+'.join(sorted(kinds))}"
 
-    def run(self, prompts: Prompts, max_tokens: int) -> TokenEvents:
+    def run(self, prompts: Prompts, max_tokens: int) -> StreamTokens:
         """See :meth:`Session.run`."""
         from mlx_lm.generate import make_stop_sequences
         from mlx_lm.sample_utils import make_sampler
@@ -87,4 +89,4 @@ class MlxServerSession:
                 if response.finish_reason is not None:
                     detokenizers[stream].finalize()
                     running -= 1
-                yield TokenEvent(stream, response.token, response.finish_reason)
+                yield StreamToken(stream, response.token, response.finish_reason)

@@ -218,6 +218,7 @@ def rounds(
         limits = Limits(others_cpu=host_cpu, load=2.0 * (os.cpu_count() or 1))
         runner = Runner(HostGate(ThisHost(), limits, gate_timeout if hostgate else 0.0), os.environ, run_timeout)
         load = _measurer(config, runner, out, resume=resume, force=force)
+    _refuse_one_file_twice([source, out, json_path, csv_path, svg_path, plot_path])
     writers: list[tuple[str | None, Callable[[RoundsRecord], str]]] = [
         (json_path, lambda record: record.model_dump_json(indent=1) + "\n"),
         (csv_path, rounds_csv),
@@ -235,6 +236,13 @@ def rounds(
     code = _apply_gate(record, expect_same_tokens) if gate else 0
     _fail_on_bad_runs(record.runs)
     return code
+
+
+def _refuse_one_file_twice(paths: Sequence[str | None]) -> None:
+    places = [path if path == "-" else os.path.realpath(path) for path in paths if path is not None]
+    for place in places:
+        if places.count(place) > 1:
+            raise UsageError(f"{place} is named for two files; give each its own")
 
 
 def _threshold(text: str) -> float | None:

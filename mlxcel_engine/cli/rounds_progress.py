@@ -71,7 +71,7 @@ class RoundsProgress:
             shown = "; ".join(_shown(one) for one in measurements(run.lines))
             self._say(f"round {run.round + 1} of {self._rounds}: {name}: {shown}; {self._left()}")
         if run.busy:
-            self._say(f"warning: {name}, round {run.round + 1}: busy host: {'; '.join(run.busy)}")
+            self._say(f"warning: {name}, round {run.round + 1}, busy host: {'; '.join(run.busy)}")
 
     def _left(self) -> str:
         """How many runs there are, and how long the others will take at the mean pace so far."""

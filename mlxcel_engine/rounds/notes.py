@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from mlxcel_engine.rounds.schedule import label
@@ -87,9 +88,14 @@ def _environments(runs: Sequence[Run]) -> Iterator[str]:
     for field in _MATTERS:
         by_arm: dict[str, list[str]] = {}
         for run in good:
-            value = str(run.lines[0]["environment"].get(field))
+            value = _short(str(run.lines[0]["environment"].get(field)))
             if value not in by_arm.setdefault(run.arm, []):
                 by_arm[run.arm].append(value)
         if len({value for values in by_arm.values() for value in values}) > 1:
             shown = ", ".join(f"{arm} {' and '.join(values)}" for arm, values in by_arm.items())
             yield f"{field} differs: {shown}"
+
+
+def _short(value: str) -> str:
+    """A commit's first twelve digits, and whether files were changed on it; anything else as it is."""
+    return re.sub(r"^([0-9a-f]{12})[0-9a-f]{28}", r"\1", value)

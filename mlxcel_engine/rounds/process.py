@@ -46,7 +46,8 @@ def run_process(command: Sequence[str], environment: Mapping[str, str], timeout_
             start_new_session=True,
         )
         try:
-            exit_code: int | None = process.wait(timeout_s)
+            code = process.wait(timeout_s)
+            exit_code: int | None = code if code >= 0 else 128 - code
         except subprocess.TimeoutExpired:
             exit_code = None
         finally:

@@ -89,7 +89,10 @@ class Runner:
             output="" if status == "ok" else _kept(finished),
             before=before,
             during=during,
-            busy=list(dict.fromkeys([*busy, *why_busy(during, self.gate.limits)])),
+            busy=[
+                *(f"before it, {reason}" for reason in busy),
+                *(f"during it, {reason}" for reason in why_busy(during, self.gate.limits)),
+            ],
             lines=lines,
         )
 
@@ -114,9 +117,10 @@ def _outcome(finished: Finished, timeout_s: float) -> tuple[RunStatus, str, list
 
 def _ending(exit_code: int) -> str:
     try:
-        return f"killed by {signal.Signals(exit_code - 128).name}"
+        name = signal.Signals(exit_code - 128).name
     except ValueError:
         return f"exit code {exit_code}"
+    return f"killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
 
 
 def _kept(finished: Finished) -> str:

@@ -46,7 +46,7 @@ def judge(against: NDArray[np.float64], against_null: NDArray[np.float64], thres
     n = len(against)
     ahead, behind = int(count_ahead(against, against_null)), int(count_ahead(-against, -against_null))
     if n < MIN_ROUNDS:
-        reason = f"{n} rounds count, a claim needs {MIN_ROUNDS}"
+        reason = f"rounds that count: {n}, a claim needs {MIN_ROUNDS}"
         return Verdict("unresolved", reason, ahead, behind, needed_rounds(against, against_null, threshold))
     apart = int(told_apart(against, against_null))
     within = threshold.pct is not None and bool(inside(against, threshold.pct))

@@ -101,7 +101,7 @@ def test_every_output_is_written(fake: str, tmp_path: Path, capsys: pytest.Captu
     ("mode", "status", "said"),
     [
         ("crash", "crashed", "exit code 3: error: the weights are gone"),
-        ("segfault", "crashed", "killed by SIGSEGV"),
+        ("segfault", "crashed", "killed by SIGSEGV: it wrote no error"),
         ("hang", "timeout", "no end within 2 s"),
         ("garbage", "garbage", "line 2 of its output is no bench record: 'Fetching 12 files: 100%'"),
         ("empty", "garbage", "it printed no measurement"),
@@ -172,10 +172,10 @@ def test_a_core_that_gets_busy_in_the_middle_leaves_no_claim(
     out, err = capsys.readouterr()
     (line,) = (line for line in out.splitlines() if line.startswith("b - a ") and " decode " in line)
     assert "unresolved" in line
-    assert "2 rounds count, a claim needs 5" in line
+    assert "rounds that count: 2, a claim needs 5" in line
     assert "drift at 256 tokens" in out
     assert "note: the host was busy in round 3, 4, 5" in out
-    assert "busy host: other programs use 1.00 cores" in err
+    assert "busy host: during it, other programs use 1.00 cores" in err
 
 
 def test_the_host_gate_waits_and_says_for_what_or_gives_up_and_is_resumed(
@@ -285,6 +285,7 @@ def test_resuming_with_other_options_or_on_a_foreign_file_is_one_line(
         (["--arm", "a=", "--arm", "b=", "--host-cpu", "nan"], "give a number above 0"),
         (["--arm", "a=", "--arm", "b=", "--expect-same-tokens"], "give --gate, too"),
         (["--from", "x.jsonl", "--arm", "a="], "--from runs nothing"),
+        (["--from", "x.jsonl", "--json", "./x.jsonl", "--force"], "is named for two files"),
     ],
 )
 def test_bad_usage_is_one_line_and_exit_2(

@@ -66,7 +66,7 @@ def test_the_table_to_the_letter() -> None:
 
 def test_below_5_rounds_figures_but_no_claim() -> None:
     text = shown(record(count=3))
-    assert "unresolved  3 rounds count, a claim needs 5; about 5 rounds would probably resolve it" in text
+    assert "unresolved  rounds that count: 3, a claim needs 5; about 5 rounds would probably resolve it" in text
     assert "faster" not in text
 
 

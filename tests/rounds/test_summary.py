@@ -98,7 +98,7 @@ def test_busy_rounds_are_shown_but_no_claim_rests_on_them() -> None:
     record = summary(made)
     b = row(record)
     assert (b.n, b.counted, b.verdict) == (5, 3, "unresolved")
-    assert b.reason == "3 rounds count, a claim needs 5"
+    assert b.reason == "rounds that count: 3, a claim needs 5"
     assert b.rounds_needed == 5
     assert any("busy in round 4, 5 (a: other programs use 1.00 cores)" in note for note in record.notes)
 

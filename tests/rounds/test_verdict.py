@@ -42,7 +42,7 @@ def test_within_a_given_threshold_there_is_no_difference_within_an_automatic_one
 @pytest.mark.parametrize("values", [[], [9.0], [9.0, 9.0], [9.0] * 4, [0.0] * 4])
 def test_below_5_rounds_it_stays_unresolved(values: list[float]) -> None:
     result = judge(np.array(values), np.array(values), auto(5))
-    assert (result.word, result.reason) == ("unresolved", f"{len(values)} rounds count, a claim needs 5")
+    assert (result.word, result.reason) == ("unresolved", f"rounds that count: {len(values)}, a claim needs 5")
 
 
 def test_without_a_null_pair_there_is_no_automatic_threshold_to_be_within() -> None:

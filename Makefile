@@ -1,5 +1,7 @@
 # MODEL is any checkpoint that the commands take: a directory, a .gguf file, a hub id, synthetic:NAME or default.
 MODEL ?= default
+# CTX is one or more prompt lengths.
+CTX ?= 256 8192
 PYTHON ?= $(or $(shell command -v python3.11),python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,7 +17,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine-parity bench-rounds families test test-checkpoint verify-fmt verify clean
+.PHONY: help setup engine-parity bench-engine bench-rounds families test test-checkpoint verify-fmt verify clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -31,6 +33,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 engine-parity: $(STAMP) ## Print the parity table of MODEL; ARGS adds options.
 	$(BIN)/mlxcel-engine parity -m '$(MODEL)' $(ARGS)
+
+bench-engine: $(STAMP) ## Measure every path on MODEL, at the contexts of CTX; ARGS adds options.
+	$(BIN)/mlxcel-engine bench -m '$(MODEL)' $(addprefix --ctx ,$(CTX)) $(ARGS)
 
 # What to compare, quoted as on the command line.
 ARMS ?= --arm cli="--path cli" --arm engine="--path engine"

@@ -2,8 +2,9 @@
 
 The arms of a round are ``bench`` (one measurement as the command makes it, warm-up and all), ``bare``
 (``generate_step`` over the same prompt, stamped as each token comes) and ``null`` (``bare`` again); their order rotates
-by one place a round. Decode tok/s = (tokens - 1) / (time of the last token - time of the first), TTFT from the call. The last lines
-give the medians, and bench over bare beside null over bare, which shows what the machine's noise does to a ratio.
+by one place a round. Decode tok/s = (tokens - 1) / (time of the last token - time of the first), TTFT from the call.
+The last lines give the medians, and bench over bare beside null over bare, which shows what the machine's noise does to
+a ratio.
 
     python benchmarks/bench_cli.py --ctx 256 --tokens 64 --rounds 5
 """

@@ -49,3 +49,14 @@ def test_every_module_of_the_engine_stands_in_its_table() -> None:
     table = PAGE[PAGE.index("## The files") : PAGE.index("## Where state lives")]
     named = {Path(name).name for name in re.findall(r"`([a-z_/]+\.py)`", table)}
     assert named == {file.name for file in (ROOT / "mlxcel_engine" / "engine").rglob("*.py")} - {"__init__.py"}
+
+
+def test_every_module_and_every_column_of_the_bench_stands_in_its_page() -> None:
+    page = (ROOT / "docs" / "bench.md").read_text()
+    modules = {file.stem for file in (ROOT / "mlxcel_engine" / "bench").glob("[a-z]*")}
+    assert set(re.findall(r"`bench/([a-z]+)(?:\.py|/)`", page)) == modules
+    expected = [(ROOT / "tests" / "expected" / name).read_text() for name in ("bench.out.txt", "bench_batch.err.txt")]
+    headings = [re.split(r" {2,}", line) for text in expected for line in text.splitlines() if line.startswith("path ")]
+    assert headings
+    for column in {name for heading in headings for name in heading} - {"path", "storage"}:
+        assert column in page

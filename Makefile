@@ -2,6 +2,9 @@
 MODEL ?= default
 # CTX is one or more prompt lengths.
 CTX ?= 256 8192
+# ARMS is what rounds compares, quoted as on its command line; OUT is its file.
+ARMS ?= --arm cli="--path cli" --arm engine="--path engine"
+OUT ?= rounds.jsonl
 PYTHON ?= $(or $(shell command -v python3.11),python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -37,12 +40,8 @@ engine-parity: $(STAMP) ## Print the parity table of MODEL; ARGS adds options.
 bench-engine: $(STAMP) ## Measure every path on MODEL, at the contexts of CTX; ARGS adds options.
 	$(BIN)/mlxcel-engine bench -m '$(MODEL)' $(addprefix --ctx ,$(CTX)) $(ARGS)
 
-# What to compare, quoted as on the command line.
-ARMS ?= --arm cli="--path cli" --arm engine="--path engine"
-OUT ?= rounds.jsonl
-
-bench-rounds: $(STAMP) ## Compare ARMS on MODEL in interleaved rounds, into OUT (rounds.jsonl); ARGS adds options.
-	$(BIN)/mlxcel-engine rounds -m '$(MODEL)' $(ARMS) --out '$(OUT)' $(ARGS)
+bench-rounds: $(STAMP) ## Compare ARMS on MODEL, at the contexts of CTX, in rounds; writes OUT (rounds.jsonl).
+	$(BIN)/mlxcel-engine rounds -m '$(MODEL)' $(addprefix --ctx ,$(CTX)) $(ARMS) --out '$(OUT)' $(ARGS)
 
 families: $(STAMP) ## Measure every model family and write docs/families.md (minutes).
 	MLXCEL_SDPA_DETERMINISTIC=1 $(BIN)/python -m tests.conformance.matrix --write docs/families.md

@@ -2,6 +2,9 @@
 MODEL ?= default
 # CTX is one or more prompt lengths.
 CTX ?= 256 8192
+# ARMS is what rounds compares, quoted as on its command line; OUT is its file.
+ARMS ?= --arm cli="--path cli" --arm engine="--path engine"
+OUT ?= rounds.jsonl
 PYTHON ?= $(or $(shell command -v python3.11),python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,7 +20,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine-parity bench-engine families test test-checkpoint test-long verify-fmt verify clean
+.PHONY: help setup engine-parity bench-engine bench-rounds families test test-checkpoint test-long verify-fmt verify clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -36,6 +39,9 @@ engine-parity: $(STAMP) ## Print the parity table of MODEL; ARGS adds options.
 
 bench-engine: $(STAMP) ## Measure every path on MODEL, at the contexts of CTX; ARGS adds options.
 	$(BIN)/mlxcel-engine bench -m '$(MODEL)' $(addprefix --ctx ,$(CTX)) $(ARGS)
+
+bench-rounds: $(STAMP) ## Compare ARMS on MODEL, at the contexts of CTX, in rounds; writes OUT (rounds.jsonl).
+	$(BIN)/mlxcel-engine rounds -m '$(MODEL)' $(addprefix --ctx ,$(CTX)) $(ARMS) --out '$(OUT)' $(ARGS)
 
 families: $(STAMP) ## Measure every model family and write docs/families.md (minutes).
 	MLXCEL_SDPA_DETERMINISTIC=1 $(BIN)/python -m tests.conformance.matrix --write docs/families.md

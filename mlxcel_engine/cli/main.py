@@ -15,6 +15,7 @@ from typer.main import get_command
 from mlxcel_engine.cli import options
 from mlxcel_engine.cli.bench import bench
 from mlxcel_engine.cli.parity import parity
+from mlxcel_engine.cli.rounds import rounds
 from mlxcel_engine.errors import MlxcelError
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ app.command(
     epilog="Example: MLXCEL_SDPA_DETERMINISTIC=1 mlxcel-engine parity --expect-identical --json parity.json",
 )(parity)
 app.command(epilog="Example: mlxcel-engine bench --ctx 256 --ctx 2048 -n 64 --csv bench.csv")(bench)
+app.command(
+    epilog="Example: mlxcel-engine rounds --arm a='--path cli' --arm b='--path engine' --ctx 256 -n 64 --out ab.jsonl",
+)(rounds)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -23,6 +23,17 @@ def count(value: str | int) -> int:
     return number
 
 
+def positive(value: str | float) -> float:
+    """Parse a finite number above 0."""
+    try:
+        number = float(value)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise typer.BadParameter(f"{value}; give a number above 0")
+    return number
+
+
 def nats(value: str | float) -> float:
     """Parse a finite number of 0 or more."""
     try:

@@ -1,0 +1,299 @@
+"""``mlxcel-engine rounds``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mlxcel_engine.cli import options
+from mlxcel_engine.cli.options import OUTPUT_PANEL, RUN_PANEL, VERDICT_PANEL
+from mlxcel_engine.cli.rounds_progress import RoundsProgress
+from mlxcel_engine.cli.setup import error_console, outliving_reader, table_console, warn
+from mlxcel_engine.errors import RunError, UsageError
+from mlxcel_engine.records.rounds import RoundsConfig, RoundsHeader
+from mlxcel_engine.report.output import OutputFile
+from mlxcel_engine.report.rounds_csv import rounds_csv
+from mlxcel_engine.report.rounds_plot import rounds_plot
+from mlxcel_engine.report.rounds_table import print_rounds, rounds_svg
+from mlxcel_engine.rounds.arms import parse_arms, parse_extra
+from mlxcel_engine.rounds.gate import judge
+from mlxcel_engine.rounds.host import ThisHost
+from mlxcel_engine.rounds.hostgate import HostGate, Limits
+from mlxcel_engine.rounds.journal import Journal, read_journal
+from mlxcel_engine.rounds.notes import describe_failure
+from mlxcel_engine.rounds.run import Runner, slots_of
+from mlxcel_engine.rounds.summary import summarise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mlxcel_engine.records.rounds import RoundsRecord, Run
+
+HOST_PANEL = "Quiet host"
+MOST_ROUNDS = 1000
+
+
+def rounds(
+    arm: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--arm",
+            metavar='NAME="FLAGS"',
+            help="An arm and its bench flags, ENV:NAME=VALUE and PYTHON:path among them. Repeat it; the first arm is "
+            "the reference.",
+            rich_help_panel=RUN_PANEL,
+        ),
+    ] = None,
+    model: options.Model = "default",
+    ctx: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--ctx",
+            metavar="N",
+            parser=options.count,
+            help="Prompt tokens. May be repeated; default 256 and 8192.",
+            rich_help_panel=RUN_PANEL,
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int,
+        typer.Option(
+            "-n",
+            "--max-tokens",
+            metavar="N",
+            parser=options.count,
+            help="Tokens to generate in a run.",
+            rich_help_panel=RUN_PANEL,
+        ),
+    ] = 128,
+    number: Annotated[
+        int,
+        typer.Option(
+            "--rounds",
+            metavar="N",
+            parser=options.count,
+            help="Rounds; below 5 there are figures, but no claim.",
+            rich_help_panel=RUN_PANEL,
+        ),
+    ] = 5,
+    null_every_arm: Annotated[
+        bool,
+        typer.Option(
+            "--null-every-arm", help="Run every arm twice a round, not only the first.", rich_help_panel=RUN_PANEL
+        ),
+    ] = False,
+    extra: Annotated[
+        str,
+        typer.Option("--extra", metavar='"FLAGS"', help="Bench flags for every arm.", rich_help_panel=RUN_PANEL),
+    ] = "",
+    run_timeout: Annotated[
+        float,
+        typer.Option(
+            "--run-timeout",
+            metavar="SECONDS",
+            parser=options.positive,
+            help="How long one run may take.",
+            rich_help_panel=RUN_PANEL,
+        ),
+    ] = 3600,
+    hostgate: Annotated[
+        bool,
+        typer.Option("--hostgate", help="Wait for a quiet host before each run.", rich_help_panel=HOST_PANEL),
+    ] = False,
+    gate_timeout: Annotated[
+        float,
+        typer.Option(
+            "--gate-timeout",
+            metavar="SECONDS",
+            parser=options.positive,
+            help="How long to wait for it, then exit 3.",
+            rich_help_panel=HOST_PANEL,
+        ),
+    ] = 600,
+    host_cpu: Annotated[
+        float,
+        typer.Option(
+            "--host-cpu",
+            metavar="CORES",
+            parser=options.positive,
+            help="Other programs' CPU use beyond which the host is busy, and no claim rests on the round.",
+            rich_help_panel=HOST_PANEL,
+        ),
+    ] = 0.5,
+    threshold: Annotated[
+        str,
+        typer.Option(
+            "--threshold",
+            metavar="PCT|auto",
+            help="The least difference that matters; auto is the widest one between an arm and its null arm.",
+            rich_help_panel=VERDICT_PANEL,
+        ),
+    ] = "auto",
+    gate: Annotated[
+        bool,
+        typer.Option(
+            "--gate",
+            help="Exit 1 when an arm's median decode speed is below the reference's by more than the threshold.",
+            rich_help_panel=VERDICT_PANEL,
+        ),
+    ] = False,
+    expect_same_tokens: Annotated[
+        bool,
+        typer.Option(
+            "--expect-same-tokens",
+            help="Let the gate fail on an arm that generates other tokens than the reference, too.",
+            rich_help_panel=VERDICT_PANEL,
+        ),
+    ] = False,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out", metavar="FILE.jsonl", help="Where every run is written as it ends.", rich_help_panel=OUTPUT_PANEL
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with --out: make the runs that it lacks.", rich_help_panel=OUTPUT_PANEL),
+    ] = False,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="FILE.jsonl", help="Run nothing, summarise this file.", rich_help_panel=OUTPUT_PANEL
+        ),
+    ] = None,
+    csv_path: Annotated[
+        str | None,
+        typer.Option("--csv", metavar="FILE", help="Write the comparisons there.", rich_help_panel=OUTPUT_PANEL),
+    ] = None,
+    json_path: options.JsonPath = None,
+    svg_path: Annotated[
+        str | None,
+        typer.Option(
+            "--svg", metavar="FILE", help="Write the summary there, as a picture.", rich_help_panel=OUTPUT_PANEL
+        ),
+    ] = None,
+    plot_path: Annotated[
+        str | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE.svg",
+            help="Plot the rounds there, over the null band.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ] = None,
+    force: options.Force = False,
+    debug: options.Debug = False,  # noqa: ARG001 - read by main
+    version: options.Version = False,  # noqa: ARG001 - eager, handled by itself
+) -> int:
+    """Is B faster than A? Interleaved rounds of fresh bench processes, null arms, and a verdict that knows the noise.
+
+    Exit codes: 0 done, 1 the gate failed, 2 bad input, 3 a run failed or nothing was measured.
+    """
+    limit = _threshold(threshold)
+    if expect_same_tokens and not gate:
+        raise UsageError("--expect-same-tokens is part of the gate; give --gate, too")
+    if source is not None:
+        if arm or out is not None or resume:
+            raise UsageError("--from runs nothing; leave out --arm, --out and --resume")
+        load = _reader(source)
+    else:
+        if out is None:
+            raise UsageError("--out FILE.jsonl is missing: every run is written there as it ends")
+        if number > MOST_ROUNDS:
+            raise UsageError(f"--rounds {number}: give {MOST_ROUNDS} at most")
+        config = RoundsConfig(
+            arms=parse_arms(arm or ()),
+            model=model,
+            ctx=list(dict.fromkeys(ctx or (256, 8192))),
+            max_tokens=max_tokens,
+            extra=parse_extra(extra),
+            rounds=number,
+            null_every_arm=null_every_arm,
+        )
+        limits = Limits(others_cpu=host_cpu, load=2.0 * (os.cpu_count() or 1))
+        runner = Runner(HostGate(ThisHost(), limits, gate_timeout if hostgate else 0.0), os.environ, run_timeout)
+        load = _measurer(config, runner, out, resume=resume, force=force)
+    _refuse_one_file_twice([source, out, json_path, csv_path, svg_path, plot_path])
+    writers: list[tuple[str | None, Callable[[RoundsRecord], str]]] = [
+        (json_path, lambda record: record.model_dump_json(indent=1) + "\n"),
+        (csv_path, rounds_csv),
+        (svg_path, rounds_svg),
+        (plot_path, rounds_plot),
+    ]
+    with ExitStack() as stack:
+        outputs = [(stack.enter_context(OutputFile(path, force=force)), write) for path, write in writers]
+        header, runs = load()
+        record = summarise(header, runs, limit)
+        for output, write in outputs:
+            output.write(write(record))
+        with outliving_reader():
+            print_rounds(record, table_console(to_stderr=any(output.is_stdout for output, _ in outputs)))
+    code = _apply_gate(record, expect_same_tokens) if gate else 0
+    _fail_on_bad_runs(record.runs)
+    return code
+
+
+def _refuse_one_file_twice(paths: Sequence[str | None]) -> None:
+    places = [path if path == "-" else os.path.realpath(path) for path in paths if path is not None]
+    for place in places:
+        if places.count(place) > 1:
+            raise UsageError(f"{place} is named for two files; give each its own")
+
+
+def _threshold(text: str) -> float | None:
+    """Parse ``--threshold``; None is automatic."""
+    if text == "auto":
+        return None
+    try:
+        pct = float(text)
+    except ValueError:
+        pct = -1.0
+    if not 0 <= pct < float("inf"):
+        raise UsageError(f"--threshold {text}: give a percentage of 0 or more, or auto")
+    return pct
+
+
+def _reader(source: str) -> Callable[[], tuple[RoundsHeader, Sequence[Run]]]:
+    def read() -> tuple[RoundsHeader, Sequence[Run]]:
+        contents = read_journal(source)
+        if contents.torn:
+            warn(f"{source}: the last line has no end and does not count; --resume makes that run again")
+        return contents.header, contents.runs
+
+    return read
+
+
+def _measurer(
+    config: RoundsConfig, runner: Runner, out: str, *, resume: bool, force: bool
+) -> Callable[[], tuple[RoundsHeader, Sequence[Run]]]:
+    def measure() -> tuple[RoundsHeader, Sequence[Run]]:
+        begun = RoundsHeader(created=datetime.now(UTC), config=config)
+        with (
+            Journal(out, begun, resume=resume, force=force) as journal,
+            RoundsProgress(error_console(), slots_of(config), journal.runs) as progress,
+        ):
+            return journal.header, runner.run(config, journal, progress)
+
+    return measure
+
+
+def _apply_gate(record: RoundsRecord, expect_same_tokens: bool) -> int:
+    result = judge(record, expect_same_tokens=expect_same_tokens)
+    for line in (*result.failures, *result.unmeasured):
+        print(f"gate: {line}", file=sys.stderr)
+    if result.exit_code == 0:
+        print(f"gate: passed, {result.compared} comparisons", file=sys.stderr)
+    return result.exit_code
+
+
+def _fail_on_bad_runs(runs: Sequence[Run]) -> None:
+    failed = [run for run in runs if run.status != "ok"]
+    if failed:
+        raise RunError(f"{len(failed)} of {len(runs)} runs failed; the first: {describe_failure(failed[0])}")
+    if not runs:
+        raise RunError("nothing was measured; go on with --resume")

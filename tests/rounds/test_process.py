@@ -1,0 +1,73 @@
+"""A run ends with everything that it started: after a time-out, after our own death, and after its own end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from mlxcel_engine.rounds.process import run_process
+from tests.rounds.fakes import install_fake_bench, wait_until_gone
+
+
+def wait_for_pids(log: Path, count: int) -> list[int]:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        lines = log.read_text().splitlines() if log.exists() else []
+        if len(lines) >= count:
+            return [int(line.split()[0]) for line in lines]
+        time.sleep(0.02)
+    raise AssertionError(f"{log} did not get {count} lines")
+
+
+def test_output_and_exit_code_come_back() -> None:
+    script = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(5)"
+    done = run_process([sys.executable, "-c", script], os.environ, 60)
+    assert (done.exit_code, done.stdout, done.stderr) == (5, "out\n", "err\n")
+    done = run_process([sys.executable, "-c", "import os; os.write(1, b'\\xff')"], os.environ, 60)
+    assert (done.exit_code, done.stdout) == (0, "�")
+
+
+def test_a_signal_shows_in_the_exit_code_and_a_missing_program_in_the_output() -> None:
+    done = run_process([sys.executable, "-c", "import os; os.kill(os.getpid(), 11)"], os.environ, 60)
+    assert done.exit_code == 128 + signal.SIGSEGV
+    done = run_process(["/no/such/program"], os.environ, 60)
+    assert done.exit_code == 127
+    assert "/no/such/program: No such file" in done.stderr
+
+
+def test_a_time_out_ends_the_whole_process_group_and_keeps_what_was_said(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    environment = {**os.environ, "FAKE_MODE": "hang", "FAKE_LOG": str(log)}
+    done = run_process([str(install_fake_bench(tmp_path)), "bench"], environment, 3)
+    assert done.exit_code is None
+    assert "about to hang" in done.stderr
+    pids = wait_for_pids(log, 2)
+    assert wait_until_gone(pids)
+
+
+def test_what_a_run_leaves_behind_is_ended_and_does_not_hold_us_up(tmp_path: Path) -> None:
+    leave = (
+        "import subprocess, sys; left = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
+        "print(left.pid)"
+    )
+    done = run_process([sys.executable, "-c", leave], os.environ, 60)
+    assert done.exit_code == 0
+    assert done.wall_s < 60
+    assert wait_until_gone([int(done.stdout)])
+
+
+def test_the_run_ends_when_we_are_killed_outright(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    script = (
+        "import os, sys; from mlxcel_engine.rounds.process import run_process; "
+        f"run_process([{str(install_fake_bench(tmp_path))!r}], os.environ, 600)"
+    )
+    environment = {**os.environ, "FAKE_MODE": "hang", "FAKE_LOG": str(log)}
+    with subprocess.Popen([sys.executable, "-c", script], env=environment) as us:
+        pids = wait_for_pids(log, 2)
+        us.send_signal(signal.SIGKILL)
+    assert wait_until_gone(pids)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mlxcel_engine.engine.config import Storage
     from mlxcel_engine.engine.kv.store import DetachedKv
 
+Prompts = list[tuple[int, ...]]
 Result = tuple[float, list[list[int]]]
 Arm = Callable[[], Result]
 
@@ -59,13 +60,13 @@ class Prompt:
         return caches
 
 
-def random_ids(lengths: Sequence[int], shared: int = 0) -> list[tuple[int, ...]]:
+def random_ids(lengths: Sequence[int], shared: int = 0) -> Prompts:
     draw = np.random.default_rng(0)
     prefix = [int(i) for i in draw.integers(100, 40_000, shared)]
     return [tuple(prefix + [int(i) for i in draw.integers(100, 40_000, n - shared)]) for n in lengths]
 
 
-def prefilled(model: nn.Module, prompts: Sequence[tuple[int, ...]]) -> list[Prompt]:
+def prefilled(model: nn.Module, prompts: Prompts) -> list[Prompt]:
     found = []
     for ids in prompts:
         caches = make_prompt_cache(model)
@@ -134,9 +135,7 @@ def engine(model: nn.Module, prompts: list[Prompt], tokens: int, storage: Storag
     return len(prompts) * (tokens - 1) / (time.perf_counter() - started), ids
 
 
-def arrivals_batch_generator(
-    model: nn.Module, prompts: list[tuple[int, ...]], tokens: int, every: int, live: int
-) -> Result:
+def arrivals_batch_generator(model: nn.Module, prompts: Prompts, tokens: int, every: int, live: int) -> Result:
     generator = BatchGenerator(model, max_tokens=tokens, completion_batch_size=live, prefill_batch_size=live)
     waiting = deque(prompts)
     ids: dict[int, list[int]] = {}
@@ -154,9 +153,7 @@ def arrivals_batch_generator(
     return len(prompts) * tokens / elapsed, list(ids.values())
 
 
-def arrivals_engine(
-    model: nn.Module, prompts: list[tuple[int, ...]], tokens: int, every: int, live: int, storage: Storage
-) -> Result:
+def arrivals_engine(model: nn.Module, prompts: Prompts, tokens: int, every: int, live: int, storage: Storage) -> Result:
     engine = Engine(model, EngineConfig(storage=storage))
     waiting = deque(prompts)
     ids: dict[SequenceId, list[int]] = {}

@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-from engine_batch import Case, Prompts, Result, random_prompts, run_case
+from engine_batch import Case, Prompts, Result, random_ids, run_case
 from mlx_lm.generate import BatchGenerator
 
 import mlxcel_engine  # noqa: F401 - applies the BLAS settings before MLX is imported
@@ -132,7 +132,7 @@ def timed(call: Callable[[], object]) -> float:
 
 def cases(model: nn.Module) -> dict[str, Callable[[], Case]]:
     def one(ctx: int, tokens: int, storage: Storage) -> Case:
-        prompts = random_prompts([ctx])
+        prompts = random_ids([ctx])
         return Case(
             "engine",
             {
@@ -142,7 +142,7 @@ def cases(model: nn.Module) -> dict[str, Callable[[], Case]]:
         )
 
     def cache(storage: Storage) -> Case:
-        prompts = random_prompts([SHARED + TAIL] * 2, SHARED)
+        prompts = random_ids([SHARED + TAIL] * 2, SHARED)
         return Case(
             "miss",
             {
@@ -153,7 +153,7 @@ def cases(model: nn.Module) -> dict[str, Callable[[], Case]]:
         )
 
     def mixed() -> Case:
-        prompts = random_prompts([int(n) for n in np.random.default_rng(2).integers(64, 1025, 16)])
+        prompts = random_ids([int(n) for n in np.random.default_rng(2).integers(64, 1025, 16)])
         return Case(
             "mlx-batch",
             {
@@ -164,7 +164,7 @@ def cases(model: nn.Module) -> dict[str, Callable[[], Case]]:
         )
 
     def stall() -> Case:
-        prompts = random_prompts([64, 1024])
+        prompts = random_ids([64, 1024])
         return Case(
             "piece+step",
             {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
@@ -38,45 +39,69 @@ def budget(kind: str, blocks: int = BLOCKS) -> tuple[int | None, int | None]:
     return (blocks, None) if kind == "paged" else (None, blocks * 16)
 
 
-@pytest.mark.parametrize("detached_bytes", [10**9, 12_000], ids=["kept", "some-recomputed"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_64_requests_against_a_budget_that_forces_preemption(kind: str, detached_bytes: int) -> None:
-    """Random lengths, limits, sampling, arrivals, cancellations and priorities, with the thread."""
-    draw = random.Random(kind)
-    blocks, tokens = budget(kind)
-    config = replace(CONFIG, kv_tokens=tokens, detached_bytes=detached_bytes, prompt_cache_bytes=200_000)
-    asked: list[tuple[RequestHandle, Request]] = []
-    with no_thread_left(), BatchScheduler(engine_of(kind, blocks), config) as scheduler:
-        for _ in range(64):
-            request = Request(
-                draw.choice((STEM, prompt(60, seed=2)))[: draw.choice(LENGTHS)],
-                rules(draw.randint(1, 50), (alone(KINDS[kind][0], STEM[:5])[0][7],)),
-                draw.choice(list(SAMPLINGS.values())),
-                priority=draw.randint(-1, 1),
-                cache_key=draw.choice(("", "", None)),
-                logprobs=True,
-            )
-            asked.append((scheduler.submit(request), request))
-            if draw.random() < 0.3:
-                time.sleep(draw.random() * 0.02)
-            if draw.random() < 0.2:
-                draw.choice(asked)[0].cancel()
-    check_nothing_left(scheduler)
-    metrics = scheduler.metrics
-    endings = [check(handle, KINDS[kind][0], request).finish_reason for handle, request in asked]
-    assert set(endings) <= {"stop", "length", "cancelled"}
-    assert metrics.submitted == 64
-    assert metrics.cancelled == endings.count("cancelled")
-    assert metrics.generated_tokens == sum(len(handle.wait(0).tokens) for handle, _ in asked)
-    assert metrics.preemptions > 0
-    assert (metrics.recomputed_rows > 0) == (detached_bytes < 10**9)
-
-
 @dataclass
 class Asked:
     handle: RequestHandle
     request: Request
     cancelled: bool = False
+
+
+def crowd_of_64(kind: str, scheduler: BatchScheduler, pause: Callable[[float], object]) -> list[Asked]:
+    """Submit requests of random length, limits, sampling, arrival and priority; cancel some."""
+    draw = random.Random(kind)
+    asked: list[Asked] = []
+    for _ in range(64):
+        request = Request(
+            draw.choice((STEM, prompt(60, seed=2)))[: draw.choice(LENGTHS)],
+            rules(draw.randint(1, 50), draw.choice(((), (alone(KINDS[kind][0], STEM[:5])[0][7],)))),
+            draw.choice(list(SAMPLINGS.values())),
+            priority=draw.randint(-1, 1),
+            cache_key=draw.choice(("", "", None)),
+            logprobs=True,
+        )
+        asked.append(Asked(scheduler.submit(request), request))
+        if draw.random() < 0.3:
+            pause(draw.random())
+        if draw.random() < 0.2:
+            draw.choice(asked).handle.cancel()
+    return asked
+
+
+def check_crowd(kind: str, scheduler: BatchScheduler, asked: list[Asked]) -> None:
+    check_nothing_left(scheduler)
+    metrics = scheduler.metrics
+    endings = [check(one.handle, KINDS[kind][0], one.request).finish_reason for one in asked]
+    assert set(endings) <= {"stop", "length", "cancelled"}
+    assert metrics.submitted == 64
+    assert metrics.cancelled == endings.count("cancelled")
+    assert metrics.generated_tokens == sum(len(one.handle.wait(0).tokens) for one in asked)
+
+
+def tight(kind: str, detached_bytes: int) -> tuple[int | None, SchedulerConfig]:
+    blocks, tokens = budget(kind)
+    return blocks, replace(CONFIG, kv_tokens=tokens, detached_bytes=detached_bytes, prompt_cache_bytes=200_000)
+
+
+@pytest.mark.parametrize("detached_bytes", [10**9, 12_000], ids=["kept", "some-recomputed"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_64_requests_against_a_budget_that_forces_preemption(kind: str, detached_bytes: int) -> None:
+    """Tick by tick, so that it is the same in every run."""
+    blocks, config = tight(kind, detached_bytes)
+    scheduler = Driven(engine_of(kind, blocks), config)
+    asked = crowd_of_64(kind, scheduler, lambda part: scheduler.turn(int(part * 20)))
+    scheduler.finish()
+    scheduler.shutdown_now()
+    check_crowd(kind, scheduler, asked)
+    assert scheduler.metrics.preemptions > 0
+    assert (scheduler.metrics.recomputed_rows > 0) == (detached_bytes < 10**9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_64_requests_with_the_thread(kind: str) -> None:
+    blocks, config = tight(kind, 12_000)
+    with no_thread_left(), BatchScheduler(engine_of(kind, blocks), config) as scheduler:
+        asked = crowd_of_64(kind, scheduler, lambda part: time.sleep(part * 0.02))
+    check_crowd(kind, scheduler, asked)
 
 
 class Workload(RuleBasedStateMachine):

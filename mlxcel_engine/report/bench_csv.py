@@ -59,10 +59,14 @@ class BenchCsv:
         model, env = record.config.model, record.environment
         about = (record.created.isoformat(), model.label, model.synthetic, model.architecture, model.dtype)
         values = (*about, model.weights, env.device_name, env.mlx, env.mlx_lm, env.blas, record.config.ragged)
-        with self._path.open("a", encoding="utf-8", newline="") as stream:
-            if stream.tell() == 0:
-                stream.write(_line(COLUMNS))
-            stream.write(_line((*values, *(getattr(row, name) for name in _ROW))))
+        line = _line((*values, *(getattr(row, name) for name in _ROW)))
+        with self._path.open("ab+") as stream:
+            if stream.seek(0, os.SEEK_END) == 0:
+                line = _line(COLUMNS) + line
+            else:
+                stream.seek(-1, os.SEEK_END)
+                line = line if stream.read(1) == b"\n" else "\n" + line  # a run before was killed in the middle of one
+            stream.write(line.encode())
             stream.flush()
             os.fsync(stream.fileno())
 

@@ -86,6 +86,9 @@ def test_csv_grows_and_keeps_one_header(tmp_path: Path, capsys: Capture) -> None
     assert len(lines) == 3
     assert lines[0].startswith("created,model,synthetic,")
     assert lines[1] == lines[2]
+    file.write_text(file.read_text()[:-20])  # as a killed run leaves it
+    assert fake(tmp_path, "--path", "cli", "--csv", str(file)) == 0
+    assert file.read_text().splitlines()[3] == lines[1]
 
 
 def test_a_csv_of_other_columns_is_refused_and_kept(tmp_path: Path, capsys: Capture) -> None:

@@ -19,8 +19,7 @@ from mlxcel_engine.loader.cache import CheckpointCache, default_cache_root
 from mlxcel_engine.loader.load import LoadedModel, load
 from mlxcel_engine.loader.policy import resolve_policy
 from mlxcel_engine.parity.gate import judge
-from mlxcel_engine.paths import all_paths
-from tests.faults import FaultyEngine, row, run
+from tests.faults import FaultyEngine, own_paths, row, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +76,7 @@ def test_dense_and_paged_are_bitwise_generate_step_over_128_steps(ctx: int, load
 
 
 def test_a_projection_times_1_3_diverges_with_index_and_both_tokens(loaded: LoadedModel) -> None:
-    record = run(loaded, [*all_paths()[:1], FaultyEngine(1.3, layer=15)], text=STORY, chat=True, n=64)
+    record = run(loaded, [*own_paths()[:1], FaultyEngine(1.3, layer=15)], text=STORY, chat=True, n=64)
     bad = row(record, "cli", "engine")
     assert bad.verdict == "diverged"
     assert bad.index is not None
@@ -87,7 +86,7 @@ def test_a_projection_times_1_3_diverges_with_index_and_both_tokens(loaded: Load
 
 
 def test_a_projection_times_1_03_with_equal_ids_is_drift(loaded: LoadedModel) -> None:
-    paths = [*all_paths()[:1], FaultyEngine(1.03, layer=15)]
+    paths = [*own_paths()[:1], FaultyEngine(1.03, layer=15)]
     record = run(loaded, paths, text="What is the capital of France?", chat=True)
     bad = row(record, "cli", "engine")
     assert bad.verdict == "drift"

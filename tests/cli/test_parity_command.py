@@ -48,7 +48,7 @@ def test_the_table_goes_to_stdout_and_progress_to_stderr(checkpoint: str, capsys
     assert parity(checkpoint) == 0
     out, err = capsys.readouterr()
     assert "tiny-llama: llama, float32, unquantized weights" in out
-    for pair in ("cli - mlx-server", "cli - engine", "mlx-server - engine"):
+    for pair in ("cli - mlx-server", "cli - engine"):
         (line,) = (line for line in out.splitlines() if line.startswith(pair))
         assert "identical" in line
         assert "bitwise" in line
@@ -105,8 +105,8 @@ def test_the_gate_fires(
 ) -> None:
     import mlxcel_engine.paths as paths
 
-    real = paths.all_paths()[:2]
-    monkeypatch.setattr(paths, "all_paths", lambda: [*real, FaultyEngine(factor)])
+    real = paths.path_makers()
+    monkeypatch.setattr(paths, "path_makers", lambda width: {**real, "engine": lambda: FaultyEngine(factor)})
     assert parity(checkpoint, "--expect-identical", "-n", tokens) == 1
     out, err = capsys.readouterr()
     (line,) = (line for line in out.splitlines() if line.startswith("cli - engine"))
@@ -141,8 +141,8 @@ def test_a_crashed_path_exits_3_keeps_the_others_and_hides_the_traceback_unless_
 
     import mlxcel_engine.paths as paths
 
-    real = paths.all_paths()[:2]
-    monkeypatch.setattr(paths, "all_paths", lambda: [*real, Crashing()])
+    real = paths.path_makers()
+    monkeypatch.setattr(paths, "path_makers", lambda width: {**real, "engine": Crashing})
     file = tmp_path / "out.json"
     assert parity(checkpoint, "--json", str(file)) == 3
     out, err = capsys.readouterr()

@@ -1,0 +1,133 @@
+"""Drives ``mlx_lm.generate.BatchGenerator`` as ``mlx_lm.server`` does: one compared request, and perhaps neighbours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import mlx.core as mx
+
+from mlxcel_engine.engine.sampling import RowSampler, as_mlx_lm
+from mlxcel_engine.errors import RunError
+from mlxcel_engine.paths.base import PathRequest, TokenStep, TokenSteps
+from mlxcel_engine.paths.forward_log import ForwardLog, record_forwards
+
+if TYPE_CHECKING:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+    from mlxcel_engine.engine.sampling import ResolvedSampling
+    from mlxcel_engine.loader.load import LoadedModel
+    from mlxcel_engine.paths.neighbours import Neighbour
+    from mlxcel_engine.prompts import Prompt
+
+# The server's defaults for --decode-concurrency and --prompt-concurrency.
+_DECODE_CONCURRENCY, _PROMPT_CONCURRENCY = 32, 8
+_TAIL = 11  # tokens; the server looks for a thinking tag in no more than these last ones
+
+
+def cannot_enter(loaded: LoadedModel) -> str | None:
+    """Name the caches that cannot enter the batch generator, as the server's own check finds them."""
+    from mlx_lm.models.cache import make_prompt_cache
+
+    caches = make_prompt_cache(loaded.model)
+    stuck = sorted({type(cache).__name__ for cache in caches if not hasattr(cache, "merge")})
+    return f"{', '.join(stuck)} cannot enter BatchGenerator" if stuck else None
+
+
+def server_segments(tokenizer: TokenizerWrapper, prompt: Prompt) -> list[list[int]]:
+    """Split a prompt of one user message as the server does for its cache: a thinking tag at the end stands alone."""
+    ids = list(prompt.ids)
+    if prompt.chat and tokenizer.has_thinking:
+        tail = tokenizer.rfind_think_start(ids, start=len(ids) - _TAIL)
+        if tail > 0:
+            return [ids[:tail], ids[tail:]]
+    return [ids]
+
+
+class Load:
+    """The neighbours of one run; its text says what they were seen to do."""
+
+    def __init__(self, neighbours: tuple[Neighbour, ...]) -> None:
+        self._waiting = list(neighbours)
+        self._count = len(neighbours)
+        self._live: set[int] = set()
+        self._left = 0
+
+    def join(self, generator: Any, tokens: int) -> None:
+        """Insert the neighbours whose turn it is when the request has ``tokens`` tokens."""
+        from mlx_lm.generate import StopSequences
+
+        while self._waiting and self._waiting[0].joins <= tokens:
+            neighbour = self._waiting.pop(0)
+            stops, segments = StopSequences(None), [list(neighbour.prompt)]
+            self._live.add(insert(generator, segments, neighbour.tokens, neighbour.sampling, stops))
+
+    def heard(self, response: Any) -> None:
+        """Take a response to a neighbour."""
+        if response.finish_reason is not None:
+            self._live.remove(response.uid)
+            self._left += 1
+
+    def __str__(self) -> str:
+        joined = self._count - len(self._waiting)
+        return f"{joined} of {self._count} neighbours joined, {self._left} left before it ended"
+
+
+def insert(generator: Any, segments: list[list[int]], max_tokens: int, sampling: ResolvedSampling, stops: Any) -> int:
+    """Insert one request as the server does; returns its uid."""
+    ids = [token for segment in segments for token in segment]
+    sampler, processors = as_mlx_lm(RowSampler(sampling, ids))
+    (uid,) = generator.insert_segments(
+        segments=[segments],
+        max_tokens=[max_tokens],
+        caches=[None],
+        all_tokens=[[]],
+        samplers=[sampler],
+        logits_processors=[processors],
+        stop_sequences=[stops],
+    )
+    return int(uid)
+
+
+def batch_steps(loaded: LoadedModel, request: PathRequest, log: ForwardLog, load: Load) -> TokenSteps:
+    """Run ``request`` to its end beside the neighbours of ``load``.
+
+    It is alone until its first token, and stays row 0 of the batch: others are appended behind it. From then on each
+    turn of the generator begins with one forward of the batch; other forwards of the turn are the neighbours' prompts.
+    """
+    if not request.max_tokens:
+        return
+    from mlx_lm.generate import BatchGenerator, make_stop_sequences
+
+    tokenizer = loaded.tokenizer
+    detokenizer = tokenizer.detokenizer
+    generator: Any = BatchGenerator(
+        loaded.model,
+        completion_batch_size=_DECODE_CONCURRENCY,
+        prefill_batch_size=_PROMPT_CONCURRENCY,
+        prefill_step_size=request.prefill_chunk,
+        stream=mx.default_stream(mx.default_device()),
+    )
+    try:
+        with record_forwards(loaded.model, log, request.probe):
+            segments, stops = server_segments(tokenizer, request.prompt), make_stop_sequences(tokenizer)
+            own = insert(generator, segments, request.max_tokens, request.sampling, stops)
+            tokens, finish = 0, None
+            while finish is None:
+                load.join(generator, tokens)
+                log.expected = 1 if tokens else None
+                prompts, responses = generator.next()
+                if not prompts and not responses:
+                    raise RunError("BatchGenerator went idle before the request ended")
+                for response in responses:
+                    if response.uid != own:
+                        load.heard(response)
+                        continue
+                    tokens += 1
+                    finish = response.finish_reason
+                    if finish != "stop":
+                        detokenizer.add_token(response.token)
+                    if finish is not None:
+                        detokenizer.finalize()
+                    yield TokenStep(response.token, response.logprobs, detokenizer.last_segment, finish)
+    finally:
+        generator.close()

@@ -64,7 +64,7 @@ def collect(path: DecodePath, loaded: LoadedModel, request: PathRequest, on_toke
     evidence = run.evidence()
     invalid = _not_as_claimed(run, request, evidence, len(ids), finish)
     if invalid is not None:
-        return Collected(Stream(path.name, evidence.prompt_sha256, invalid=invalid), dtype, evidence)
+        return Collected(Stream(path.name, request.prompt.sha256, invalid=invalid), dtype, evidence)
     stream = Stream(path.name, evidence.prompt_sha256, tuple(ids), rows, "".join(texts), finish)
     return Collected(stream, dtype, evidence)
 

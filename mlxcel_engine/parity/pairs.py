@@ -29,14 +29,16 @@ def choose_pairs(paths: Sequence[str], *, every: bool = False) -> list[Pair]:
     """Choose the pairs among ``paths``: the telling ones, or all of them.
 
     A path that stands in no telling pair (a custom one, or one whose partner was not chosen) is compared with the
-    first path.
+    first path, and the first one with the second.
     """
     if every:
         return list(combinations(paths, 2))
     known = {_general(path): path for path in paths}
     found = [(known[left], known[right]) for left, right in _PAIRS if left in known and right in known]
     paired = {path for pair in found for path in pair}
-    return found + [(paths[0], path) for path in paths[1:] if path not in paired]
+    found += [(paths[0], path) for path in paths[1:] if path not in paired]
+    alone = len(paths) > 1 and all(paths[0] not in pair for pair in found)
+    return [(paths[0], paths[1]), *found] if alone else found
 
 
 def still_needed(pairs: Iterable[Pair], done: set[str]) -> set[str]:

@@ -60,20 +60,21 @@ def built_in_prompts(tokenizer: TokenizerWrapper, *, chat: bool, chunk: int, roo
     prompts = [encode_prompt(tokenizer, name, text, chat=chat) for name, text in _TEXTS.items()]
     token = encode_prompt(tokenizer, "token", "The", chat=False)
     prompts.append(Prompt("token", str(tokenizer.decode([token.ids[-1]])), token.ids[-1:], chat=False))
-    wanted = chunk + chunk // 8 + 1
-    prompts.append(_long(tokenizer, wanted if room is None else min(wanted, room), chat=chat))
-    return prompts
+    longer = _lines(tokenizer, _most_lines(tokenizer, chunk, chat=chat) + 1, chat=chat)
+    if room is not None and len(longer.ids) > room:
+        longer = _lines(tokenizer, _most_lines(tokenizer, room, chat=chat), chat=chat)
+    return [*prompts, longer]
 
 
-def _long(tokenizer: TokenizerWrapper, tokens: int, *, chat: bool) -> Prompt:
-    """The longest prompt of whole lines with at most ``tokens``, or the shortest one there is."""
+def _most_lines(tokenizer: TokenizerWrapper, tokens: int, *, chat: bool) -> int:
+    """How many whole lines fit into ``tokens``; 1 if none does."""
     few, many = 1, 2
     while len(_lines(tokenizer, many, chat=chat).ids) <= tokens:
         few, many = many, 2 * many
     while many - few > 1:
         middle = (few + many) // 2
         few, many = (middle, many) if len(_lines(tokenizer, middle, chat=chat).ids) <= tokens else (few, middle)
-    return _lines(tokenizer, few, chat=chat)
+    return few
 
 
 def _lines(tokenizer: TokenizerWrapper, count: int, *, chat: bool) -> Prompt:

@@ -45,11 +45,11 @@ def one_line(text: str) -> str:
 
 
 def test_the_table_goes_to_stdout_and_progress_to_stderr(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert parity(checkpoint) == 0
+    assert parity(checkpoint, "--cases", "greedy") == 0
     out, err = capsys.readouterr()
     assert "tiny-llama: llama, float32, unquantized weights" in out
     for pair in ("cli - mlx-server", "cli - engine"):
-        (line,) = (line for line in out.splitlines() if line.startswith(pair))
+        (line,) = (line for line in out.splitlines() if line.startswith(f"{pair} "))
         assert "identical" in line
         assert "bitwise" in line
     assert "\x1b" not in out + err
@@ -66,7 +66,8 @@ def test_the_record_is_complete_and_reads_back(
     raw = json.loads(file.read_text())
     assert (raw["schema"], raw["kind"]) == (1, "parity")
     record = ParityRecord.model_validate(raw)
-    assert [stream.path for stream in record.streams] == ["cli", "mlx-server", "engine"]
+    assert [stream.path for stream in record.streams] == ["cli", "mlx-server", "engine", "mlx-batch-4"] * 2
+    assert record.complete
     assert len({stream.prompt_sha256 for stream in record.streams}) == 1
     assert record.environment.deterministic
     assert record.environment.variables["MLXCEL_SDPA_DETERMINISTIC"] == "1"
@@ -107,9 +108,9 @@ def test_the_gate_fires(
 
     real = paths.path_makers()
     monkeypatch.setattr(paths, "path_makers", lambda width: {**real, "engine": lambda: FaultyEngine(factor)})
-    assert parity(checkpoint, "--expect-identical", "-n", tokens) == 1
+    assert parity(checkpoint, "--expect-identical", "-n", tokens, "--cases", "greedy") == 1
     out, err = capsys.readouterr()
-    (line,) = (line for line in out.splitlines() if line.startswith("cli - engine"))
+    (line,) = (line for line in out.splitlines() if line.startswith("cli - engine "))
     assert verdict in line
     assert f"gate: greedy, prompt-1: cli against engine: {verdict}" in err
     assert parity(checkpoint, "-n", tokens) == 0  # without the gate it is a recorded baseline
@@ -234,21 +235,45 @@ def test_a_reader_that_leaves_does_not_change_the_exit_code(checkpoint: str) -> 
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_run_that_is_stopped_gives_its_output_name_back(
+def test_a_run_that_is_stopped_before_its_first_stream_gives_its_output_names_back(
     number: signal.Signals, code: int, checkpoint: str, tmp_path: Path
 ) -> None:
-    file = tmp_path / "out.json"
-    with start(checkpoint, "-n", "450", "--json", str(file), stdout=subprocess.DEVNULL) as process:
+    outputs = ("--json", str(tmp_path / "out.json"), "--svg", str(tmp_path / "out.svg"))
+    with start(checkpoint, "-n", "450", *outputs, stdout=subprocess.DEVNULL) as process:
         assert process.stderr is not None
-        while "greedy" not in (line := process.stderr.readline()):
-            assert line, "it ended before it began"
-        assert file.exists()
+        wait_for("greedy", process)
+        assert (tmp_path / "out.json").exists()
         process.send_signal(number)
         rest = process.stderr.read()
     assert process.returncode == code
     assert list(tmp_path.iterdir()) == []
     assert "Traceback" not in rest
     assert number != signal.SIGINT or "error: interrupted" in rest
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_killed_leaves_its_rows_marked_incomplete(
+    number: signal.Signals, checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "out.json"
+    with start(checkpoint, "-n", "200", "--json", str(file), stdout=subprocess.DEVNULL) as process:
+        wait_for("seeded, prompt-1: mlx-server", process)
+        process.send_signal(number)
+    record = ParityRecord.model_validate_json(file.read_text())
+    assert not record.complete
+    assert [row.case for row in record.rows] == ["greedy"] * 3
+    assert [stream.path for stream in record.streams] == ["cli", "mlx-server", "engine", "mlx-batch-4", "cli"]
+    assert main(["parity", "--from", str(file)]) == 0
+    assert "incomplete: the run was stopped before its end" in capsys.readouterr().out
+    assert main(["parity", "--from", str(file), "--expect-identical"]) == 3
+    assert "gate: the record is incomplete" in capsys.readouterr().err
+
+
+def wait_for(text: str, process: subprocess.Popen[str]) -> None:
+    """Read stderr up to a line that holds ``text``."""
+    assert process.stderr is not None
+    while text not in (line := process.stderr.readline()):
+        assert line, "it ended before it began"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full to run out of room on")
@@ -278,3 +303,103 @@ def test_options_without_effect_and_empty_names_are_refused(
     assert "not valid UTF-8" in one_line(capsys.readouterr().err)
     assert parity(checkpoint, "--paths", "cli") == 0
     assert "nothing was compared" in capsys.readouterr().err
+
+
+def test_a_record_is_shown_again_and_drawn(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, picture = str(tmp_path / "r.json"), tmp_path / "r.svg"
+    assert parity(checkpoint, "--json", file, "--svg", str(picture)) == 0
+    table = capsys.readouterr().out
+    first = picture.read_text()
+    assert first.startswith("<svg")
+    assert main(["parity", "--from", file, "--expect-identical", "--svg", str(picture), "--force"]) == 0
+    out, err = capsys.readouterr()
+    assert out == table
+    assert "gate: passed, 6 pairs" in err
+    assert picture.read_text() == first
+    assert main(["parity", "--from", file, "--svg", str(picture)]) == 2
+    assert "--force" in one_line(capsys.readouterr().err)
+    assert main(["parity", "--from", file, "--locate"]) == 2
+    assert "--locate does nothing with --from" in one_line(capsys.readouterr().err)
+
+
+def test_todays_streams_are_held_against_a_record(
+    checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(tmp_path / "yesterday.json")
+    assert parity(checkpoint, "--json", file, "--paths", "cli,engine") == 0
+    assert parity(checkpoint, "--against", file, "--expect-identical", "--paths", "cli,engine") == 0
+    assert "engine - engine@record" in capsys.readouterr().out
+    assert parity(checkpoint, "--against", file, "-n", "7") == 2
+    assert "--max-tokens is 7 here and 8 in the record" in one_line(capsys.readouterr().err)
+    import mlxcel_engine.paths as paths
+
+    real = paths.path_makers()
+    monkeypatch.setattr(paths, "path_makers", lambda width: {**real, "engine": lambda: FaultyEngine(1.3)})
+    assert parity(checkpoint, "--against", file, "--expect-identical", "--paths", "engine") == 1
+    assert "gate: greedy, prompt-1: engine against engine@record: d" in capsys.readouterr().err
+
+
+def test_cases_prompts_sampling_and_all_pairs(
+    checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts, sampling = tmp_path / "p.txt", tmp_path / "s.json"
+    prompts.write_text("to be\nor not\n")
+    sampling.write_text('{"temperature": 1.5, "top_k": 5}')
+    options = ["--prompts", str(prompts), "--sampling", str(sampling), "--cases", "", "--all-pairs", "--seed", "9"]
+    assert main(["parity", "-m", checkpoint, *options, "-n", "6", "--batch", "2", "--json", "-"]) == 0
+    out, err = capsys.readouterr()
+    record = ParityRecord.model_validate_json(out)
+    assert [(case.name, case.effective["seed"]) for case in record.config.cases] == [("sampling", 9)]
+    assert [prompt.name for prompt in record.config.prompts] == ["prompt-1", "prompt-2"]
+    assert record.config.paths == ["cli", "mlx-server", "engine", "mlx-batch-2"]
+    assert len(record.rows) == 2 * 6
+    assert {row.verdict for row in record.rows} == {"identical"}
+    assert "2 identical" in err  # the summary, with the table on stderr
+
+
+def test_the_built_in_prompts_run(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--prompts", "built-in", "--prefill-chunk", "128", "--paths", "cli,engine", "--cases", "greedy"]
+    assert main(["parity", "-m", checkpoint, *options, "-n", "4", "--json", "-"]) == 0
+    record = ParityRecord.model_validate_json(capsys.readouterr().out)
+    assert len(record.config.prompts) == 8
+    evidence = record.streams[-1].evidence
+    assert evidence is not None
+    assert len(evidence.partition) == 3
+    assert {row.verdict for row in record.rows} == {"identical"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--cases", "gready"), "'gready': no such case"),
+        (("--cases", ""), "there is no case to run"),
+        (("--cases", "greedy,,seeded"), "an empty name"),
+        (("--seed", "-1"), "-1; give a whole number from 0"),
+        (("--batch", "1"), "1; give 2 to 32 rows"),
+        (("--batch", "33"), "33; give 2 to 32 rows"),
+        (("--sampling", "/nonexistent/s"), "--sampling /nonexistent/s: No such file"),
+        (("--prompts", "/nonexistent/p"), "--prompt and --prompts exclude each other"),
+        (("--against", "/nonexistent/r"), "--against /nonexistent/r: No such file"),
+        (("--svg", "/nonexistent/folder/x.svg"), "cannot be written"),
+    ],
+)
+def test_bad_new_options_are_one_line(
+    options: tuple[str, ...], said: str, checkpoint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert parity(checkpoint, *options) == 2
+    assert said in one_line(capsys.readouterr().err)
+
+
+def test_a_file_of_another_kind_is_no_record(
+    checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "r.json"
+    for content, said in (("{}", "created: Field required"), ("[1", "Invalid JSON")):
+        file.write_text(content)
+        assert main(["parity", "--from", str(file)]) == 2
+        assert said in one_line(capsys.readouterr().err)
+    assert main(["parity", "--from", "/nonexistent/r"]) == 2
+    assert "--from /nonexistent/r: No such file" in one_line(capsys.readouterr().err)
+    file.write_text('{"top_k": -1, "bogus": 1}')
+    assert parity(checkpoint, "--sampling", str(file)) == 2
+    assert "'bogus' is not known" in one_line(capsys.readouterr().err)

@@ -89,7 +89,7 @@ def test_a_tie_within_the_noise_is_a_near_tie(record: ParityRecord) -> None:
 @pytest.mark.parametrize("setting", ["model", "--max-tokens", "sampling of case greedy"])
 def test_other_settings_are_refused_by_name(setting: str, record: ParityRecord) -> None:
     config = record.config
-    other = {
+    other: dict[str, dict[str, Any]] = {
         "model": {"model": config.model.model_copy(update={"label": "another"})},
         "--max-tokens": {"max_tokens": 99},
         "sampling of case greedy": {"cases": [config.cases[0].model_copy(update={"sampling": {"top_k": 3}})]},

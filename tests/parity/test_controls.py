@@ -230,7 +230,11 @@ def test_a_path_that_returns_nothing_is_invalid() -> None:
     class Nothing(EnginePath):
         def run(self, loaded: LoadedModel, request: PathRequest) -> PathRun:
             real = super().run(loaded, request)
-            return PathRun((step for step in ()), real.evidence)
+
+            def steps() -> TokenSteps:
+                yield from ()
+
+            return PathRun(steps(), real.evidence)
 
     one = found(beside_cli(Nothing()))
     assert (one.verdict, one.reason) == ("invalid", "engine: 0 forwarded + 0 adopted prompt tokens, not 18")
@@ -251,7 +255,7 @@ def wrong_when_shared(model: Any) -> Iterator[None]:
 
     def call(self: Any, inputs: mx.array, *args: Any, **kwargs: Any) -> mx.array:
         logits: mx.array = kind.__call__(self, inputs, *args, **kwargs)
-        return mx.roll(logits, 1, axis=-1) if inputs.shape[0] > 2 else logits
+        return mx.concatenate([logits[..., 1:], logits[..., :1]], axis=-1) if inputs.shape[0] > 2 else logits
 
     model.__class__ = type(kind.__name__, (kind,), {"__call__": call, "__module__": kind.__module__})
     try:

@@ -45,7 +45,7 @@ def drawn(sampling: ResolvedSampling, given: list[Any], path: str = "L") -> Stre
     for logprobs in given:
         tokens, (mu,) = draw([row], mx.array(logprobs)[None])
         row.advance(mu)
-        ids.append(int(tokens.item()))
+        ids.append(int(np.array(tokens)[0]))
     return Stream(path, "hash", tuple(ids), given, " ".join(map(str, ids)), "length")
 
 

@@ -12,6 +12,7 @@ import mlx.core as mx
 from mlxcel_engine.engine.attention import install_dispatch
 from mlxcel_engine.engine.config import EngineConfig
 from mlxcel_engine.engine.families import family_support
+from mlxcel_engine.engine.kv.detached import CopiedKv
 from mlxcel_engine.engine.kv.factory import make_store
 from mlxcel_engine.engine.plan import Piece, PrefillPlan
 from mlxcel_engine.engine.sampling.batch import sample_rows
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     import mlx.nn as nn
 
-    from mlxcel_engine.engine.kv.store import DetachedKv, KvCounters, KvForward
+    from mlxcel_engine.engine.kv.store import DetachedKv, KvCounters, KvForward, KvUsage
 
 _CLEAR_EVERY = 256  # steps between returning MLX's cached buffers, as `mlx-lm`'s loops do
 
@@ -57,6 +58,7 @@ class Engine:
 
         """
         install_dispatch(model)
+        self.model = model
         self._model: Callable[..., mx.array] = model
         self.support = family_support(model)
         self._kv = make_store(model, self.support, config or EngineConfig())
@@ -68,6 +70,21 @@ class Engine:
     def storage(self) -> str:
         """What holds the KV: ``dense``, ``paged``, or ``mlx-lm caches`` for a family that is stepped row by row."""
         return self._kv.name
+
+    @property
+    def kv_usage(self) -> KvUsage:
+        """How much room of the storage is taken."""
+        return self._kv.usage()
+
+    def kv_bytes(self, sequence: SequenceId) -> int:
+        """Bytes of the keys and values of a sequence: what :meth:`detach` would keep."""
+        self._sequence(sequence)
+        return self._kv.nbytes(sequence)
+
+    @property
+    def open_sequences(self) -> int:
+        """Sequences that are open."""
+        return len(self._sequences)
 
     @property
     def counters(self) -> KvCounters:
@@ -190,10 +207,18 @@ class Engine:
         self._sequence(sequence)
         return self._kv.snapshot(sequence, tokens)
 
-    def detach(self, sequence: SequenceId) -> DetachedSequence:
-        """Move a sequence out of the engine, its KV off the storage; :meth:`resume` brings it back."""
+    def detach(self, sequence: SequenceId, *, keep_kv: bool = True) -> DetachedSequence:
+        """Move a sequence out of the engine, its KV off the storage; :meth:`resume` brings it back.
+
+        Without ``keep_kv`` its KV is dropped, and :meth:`recompute` brings it back.
+        """
         state = self._sequence(sequence)
-        kept = self._kv.detach(sequence)
+        kept: DetachedKv
+        if keep_kv:
+            kept = self._kv.detach(sequence)
+        else:
+            kept = CopiedKv([], state.forwarded, released=True)
+            self._kv.drop(sequence)
         del self._sequences[sequence]
         return DetachedSequence(state, kept)
 
@@ -216,6 +241,33 @@ class Engine:
             raise
         detached.kv.release()
         self._sequences[sequence] = replace(state, id=sequence)
+        return sequence
+
+    def recompute(self, detached: DetachedSequence, tokens: tuple[int, ...]) -> SequenceId:
+        """Bring a detached sequence back under a new id without its KV, which is released: prefill it anew.
+
+        ``tokens`` are all that precede its next step's, prompt and generated ones. They are its plan now; after the
+        last piece it goes on where it stopped, with the sampler's state as it was. Earlier steps cannot be taken back.
+
+        Raises:
+            EngineError: another number of tokens precedes its next step's.
+
+        """
+        state = detached.state
+        if not isinstance(state, Sequence):
+            raise EngineError("this is no sequence that an engine detached")
+        fed_before = max(state.forwarded, state.plan.tail.start)
+        if len(tokens) != fed_before:
+            raise EngineError(
+                f"{len(tokens)} tokens given to recompute a sequence; {fed_before} precede its next step's"
+            )
+        sequence = SequenceId(next(self._ids))
+        plan = PrefillPlan(len(tokens) + 1, state.spec.chunk, boundary=state.plan.boundary)
+        self._kv.create(sequence, plan.length, state.spec.reserve)
+        detached.kv.release()
+        fed = deque[mx.array](maxlen=UNWIND_LIMIT)
+        spec = replace(state.spec, prompt=(*tokens, 0))  # the tail's place; its token is `next_token`
+        self._sequences[sequence] = replace(state, id=sequence, spec=spec, plan=plan, forwarded=0, fed=fed)
         return sequence
 
     def close(self, sequence: SequenceId) -> ClosedSequence:

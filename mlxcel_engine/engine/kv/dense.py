@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 
 from mlxcel_engine.engine.kv.detached import CopiedKv, check_adoptable, check_held
-from mlxcel_engine.engine.kv.store import LARGEST_RESERVE, KvCounters
+from mlxcel_engine.engine.kv.pool import blocks_for
+from mlxcel_engine.engine.kv.store import LARGEST_RESERVE, KvCounters, KvUsage
 from mlxcel_engine.engine.kv.view import ViewForward
 
 if TYPE_CHECKING:
@@ -149,6 +150,17 @@ class DenseKv:
             if pair is not None:
                 slab.write(layer, *pair)
         slab.length = kept.tokens
+
+    def nbytes(self, sequence: SequenceId) -> int:
+        """See :meth:`KvStore.nbytes`."""
+        slab = self._slabs[sequence]
+        return sum(array.nbytes // array.shape[2] * slab.length for array in slab.arrays())
+
+    def usage(self) -> KvUsage:
+        """See :meth:`KvStore.usage`; the bytes are those of the slabs."""
+        slabs = self._slabs.values()
+        nbytes = sum(array.nbytes for slab in slabs for array in slab.arrays())
+        return KvUsage(sum(blocks_for(slab.length) for slab in slabs), None, nbytes)
 
     def arrays(self, sequence: SequenceId) -> list[mx.array]:
         """See :meth:`KvStore.arrays`."""

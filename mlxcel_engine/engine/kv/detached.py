@@ -10,6 +10,8 @@ import mlx.core as mx
 from mlxcel_engine.errors import EngineError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mlxcel_engine.engine.kv.store import DetachedKv
     from mlxcel_engine.engine.types import SequenceId
 
@@ -36,6 +38,25 @@ class CopiedKv:
     def nbytes(self) -> int:
         """Bytes of all layers."""
         return sum(pair[0].nbytes + pair[1].nbytes for pair in self.layers if pair is not None)
+
+    def part(self, start: int, stop: int) -> CopiedKv:
+        """See :meth:`DetachedKv.part`; a copy."""
+        cut = [
+            None if pair is None else (pair[0][..., start:stop, :], pair[1][..., start:stop, :]) for pair in self.layers
+        ]
+        return CopiedKv.of(cut, stop - start)
+
+    def joined(self, others: Sequence[DetachedKv]) -> CopiedKv:
+        """See :meth:`DetachedKv.joined`; a copy, lazy."""
+        parts = [self, *(other for other in others if isinstance(other, CopiedKv))]
+        if len(parts) <= len(others):
+            raise EngineError("copies of keys and values can only be joined with copies")
+        layers: list[LayerKv | None] = []
+        for pairs in zip(*(part.layers for part in parts), strict=True):
+            held = [pair for pair in pairs if pair is not None]
+            joined = [mx.concatenate(list(arrays), axis=2) for arrays in zip(*held, strict=True)]
+            layers.append((joined[0], joined[1]) if held else None)
+        return CopiedKv(layers, sum(part.tokens for part in parts))
 
     def release(self) -> None:
         """Free the copies."""

@@ -11,7 +11,8 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache
 
 from mlxcel_engine.engine.kv.detached import check_adoptable, check_held
-from mlxcel_engine.engine.kv.store import KvCounters
+from mlxcel_engine.engine.kv.pool import blocks_for
+from mlxcel_engine.engine.kv.store import KvCounters, KvUsage
 from mlxcel_engine.errors import EngineError
 
 if TYPE_CHECKING:
@@ -35,6 +36,18 @@ class OwnKv:
     def nbytes(self) -> int:
         """Bytes of all caches."""
         return sum(cache.nbytes for cache in self.caches)
+
+    def part(self, start: int, stop: int) -> OwnKv:
+        """See :meth:`DetachedKv.part`; only all of them."""
+        if (start, stop) != (0, self.tokens):
+            raise EngineError(f"only all {self.tokens} tokens of mlx-lm's caches can be kept, not [{start},{stop})")
+        return OwnKv(self.caches, self.tokens)  # adopting copies them
+
+    def joined(self, others: Sequence[DetachedKv]) -> OwnKv:
+        """See :meth:`DetachedKv.joined`; with nothing else."""
+        if others:
+            raise EngineError("mlx-lm's caches cannot be joined")
+        return OwnKv(self.caches, self.tokens)
 
     def release(self) -> None:
         """Free the caches."""
@@ -132,6 +145,15 @@ class OwnCaches:
         """See :meth:`KvStore.adopt`; a copy of the cache objects."""
         own = check_adoptable(sequence, self._lengths[sequence], kept, OwnKv)
         self._caches[sequence], self._lengths[sequence] = copy.deepcopy(own.caches), own.tokens
+
+    def nbytes(self, sequence: SequenceId) -> int:
+        """See :meth:`KvStore.nbytes`; of the cache objects."""
+        return sum(cache.nbytes for cache in self._caches[sequence])
+
+    def usage(self) -> KvUsage:
+        """See :meth:`KvStore.usage`."""
+        nbytes = sum(cache.nbytes for caches in self._caches.values() for cache in caches)
+        return KvUsage(sum(map(blocks_for, self._lengths.values())), None, nbytes)
 
     def arrays(self, sequence: SequenceId) -> list[mx.array]:
         """See :meth:`KvStore.arrays`."""

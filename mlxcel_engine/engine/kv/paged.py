@@ -11,8 +11,9 @@ import mlx.core as mx
 from mlxcel_engine.engine.kv.blocks import BlockAllocator, OutOfBlocksError
 from mlxcel_engine.engine.kv.detached import CopiedKv, check_adoptable, check_held, materialized
 from mlxcel_engine.engine.kv.pool import BLOCK_TOKENS, PagedRows, Pool, Table, blocks_for
-from mlxcel_engine.engine.kv.store import LARGEST_RESERVE, KvCounters
+from mlxcel_engine.engine.kv.store import LARGEST_RESERVE, KvCounters, KvUsage
 from mlxcel_engine.engine.kv.view import ViewForward
+from mlxcel_engine.errors import EngineError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +37,20 @@ class SharedKv:
     def nbytes(self) -> int:
         """Bytes of the blocks, whoever else holds them."""
         return len(self.blocks) * self.store.block_bytes
+
+    def part(self, start: int, stop: int) -> SharedKv:
+        """See :meth:`DetachedKv.part`; from the beginning of a block, sharing."""
+        if start % BLOCK_TOKENS or not 0 <= start <= stop <= self.tokens:
+            raise EngineError(f"of {self.tokens} tokens in blocks of {BLOCK_TOKENS}, [{start},{stop}) cannot be kept")
+        return self.store.keep(self.blocks[start // BLOCK_TOKENS : blocks_for(stop)], stop - start)
+
+    def joined(self, others: Sequence[DetachedKv]) -> SharedKv:
+        """See :meth:`DetachedKv.joined`; behind a whole block, sharing."""
+        parts = [self, *(other for other in others if isinstance(other, SharedKv))]
+        if len(parts) <= len(others) or any(part.tokens % BLOCK_TOKENS for part in parts[:-1]):
+            raise EngineError("shared blocks can only be joined with shared blocks, behind a whole block")
+        blocks = tuple(block for part in parts for block in part.blocks)
+        return self.store.keep(blocks, sum(part.tokens for part in parts))
 
     def release(self) -> None:
         """Let go of the blocks; again, it does nothing."""
@@ -104,8 +119,12 @@ class PagedKv:
         """See :meth:`KvStore.snapshot`; the blocks are shared until one side writes into the last of them."""
         table = self._tables[sequence]
         check_held(sequence, tokens, table.length)
-        kept = SharedKv(self, tuple(table.blocks[: blocks_for(tokens)]), tokens)
-        self._allocator.share(kept.blocks)
+        return self.keep(tuple(table.blocks[: blocks_for(tokens)]), tokens)
+
+    def keep(self, blocks: tuple[int, ...], tokens: int) -> SharedKv:
+        """Hold ``blocks``, which hold ``tokens`` tokens, once more."""
+        self._allocator.share(blocks)
+        kept = SharedKv(self, blocks, tokens)
         self._kept.append(kept)
         return kept
 
@@ -137,6 +156,16 @@ class PagedKv:
             if pair is not None:
                 rows.append(layer, *pair)
         rows.commit(copied.tokens)
+
+    def nbytes(self, sequence: SequenceId) -> int:
+        """See :meth:`KvStore.nbytes`; of whole blocks, shared ones too."""
+        return len(self._tables[sequence].blocks) * self.block_bytes
+
+    def usage(self) -> KvUsage:
+        """See :meth:`KvStore.usage`; a shared block counts once, the bytes are those of the pools."""
+        total = self._allocator.total
+        nbytes = sum(array.nbytes for pool in self._pools for array in pool.arrays())
+        return KvUsage(total - self._allocator.free, total if self._fixed else None, nbytes)
 
     def arrays(self, sequence: SequenceId) -> list[mx.array]:  # noqa: ARG002 - the pools hold all sequences
         """See :meth:`KvStore.arrays`."""

@@ -31,6 +31,18 @@ class KvCounters:
     gathers: int = 0
 
 
+@dataclass(frozen=True)
+class KvUsage:
+    """Room, in blocks of 16 tokens: ``used`` by sequences and shared prefixes, ``total`` if it is fixed.
+
+    Storages without blocks count as many as each sequence's tokens would fill. ``nbytes`` is the memory held.
+    """
+
+    used: int
+    total: int | None
+    nbytes: int
+
+
 class DetachedKv(Protocol):
     """Keys and values of ``tokens`` tokens outside any sequence; to be released when they are no longer wanted."""
 
@@ -47,6 +59,24 @@ class DetachedKv(Protocol):
     @property
     def released(self) -> bool:
         """Whether :meth:`release` was called; such KV can no longer be adopted."""
+        ...
+
+    def part(self, start: int, stop: int) -> DetachedKv:
+        """Keep the tokens ``[start, stop)`` of these on their own; both are to be released.
+
+        Raises:
+            EngineError: these cannot be divided there.
+
+        """
+        ...
+
+    def joined(self, others: Sequence[DetachedKv]) -> DetachedKv:
+        """Keep these tokens followed by those of ``others``, as one; all are to be released.
+
+        Raises:
+            EngineError: these cannot be joined.
+
+        """
         ...
 
     def release(self) -> None:
@@ -131,6 +161,14 @@ class KvStore(Protocol):
             EngineError: the sequence is not empty, or ``kept`` is of another storage.
 
         """
+        ...
+
+    def nbytes(self, sequence: SequenceId) -> int:
+        """Bytes of the committed keys and values of ``sequence``."""
+        ...
+
+    def usage(self) -> KvUsage:
+        """How much room is taken."""
         ...
 
     def arrays(self, sequence: SequenceId) -> list[mx.array]:

@@ -1,0 +1,339 @@
+"""What a client sees: results, texts, streams, order, refusals; and bitwise the engine's own tokens for one request."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from mlx_lm.models import llama
+
+from mlxcel_engine.engine import Engine, EngineConfig, SequenceSpec, StopRules, generate
+from mlxcel_engine.engine.config import Storage
+from mlxcel_engine.errors import EngineError
+from mlxcel_engine.loader.synthetic import byte_tokenizer
+from mlxcel_engine.scheduler import BatchScheduler, QueueFull, Request, SchedulerClosed, SchedulerConfig
+from tests.conformance.configs.common import COMMON
+from tests.conformance.traces import prompt, solo
+from tests.scheduler.driven import (
+    CHUNK,
+    KINDS,
+    SAMPLINGS,
+    Driven,
+    alone,
+    check,
+    check_nothing_left,
+    engine_of,
+    model_of,
+    no_thread_left,
+    rules,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CONFIG = SchedulerConfig(chunk=CHUNK)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("length", [1, 2, CHUNK, CHUNK + 1, 40])
+@pytest.mark.parametrize("storage", ["dense", "paged"])
+def test_one_request_is_bitwise_the_engine(storage: Storage, length: int, sampling: str) -> None:
+    request = Request(prompt(length), rules(20), SAMPLINGS[sampling], logprobs=True)
+    engine = Engine(model_of("llama"), EngineConfig(storage))
+    expected = list(generate(engine, SequenceSpec(request.prompt, request.sampling, CHUNK), request.rules))
+    own = Engine(model_of("llama"), EngineConfig(storage))
+    with BatchScheduler(own, CONFIG) as scheduler:
+        handle = scheduler.submit(request)
+        events = list(handle)
+    assert [event.token for event in events] == [step.token for step in expected]
+    for event, step in zip(events, expected, strict=True):
+        assert np.array(event.logprobs).tobytes() == np.array(step.logprobs).tobytes()
+    result = handle.result()
+    assert (result.storage, result.counters, result.adopted) == (storage, engine.counters, 0)
+    assert result.forwarded == length - 1 + 20
+    assert result.partition == str(engine.plan(engine.open(SequenceSpec(request.prompt, chunk=CHUNK))))
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {
+            "rope_type": "llama3",
+            "factor": 32.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+        {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64},
+    ],
+    ids=["llama3", "yarn"],
+)
+def test_a_rope_with_lazy_arrays_is_made_in_one_thread_and_runs_in_another(scaling: dict[str, object]) -> None:
+    def build() -> llama.Model:
+        mx.random.seed(3)
+        config = {"model_type": "llama", **COMMON, "rope_scaling": scaling}
+        return llama.Model(llama.ModelArgs.from_dict(config))  # nothing is evaluated
+
+    with BatchScheduler(Engine(build()), CONFIG) as scheduler:
+        handles = [scheduler.submit(Request(prompt(length), rules(12))) for length in (3, 40)]
+        found = [list(handle.result().tokens) for handle in handles]
+    assert found == [solo(build(), prompt(length), 12, CHUNK)[0] for length in (3, 40)]
+
+
+def test_without_evaluation_such_a_model_fails_its_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control of the test above: it is the evaluation of everything that lets them run."""
+    monkeypatch.setattr("mlxcel_engine.scheduler.scheduler.evaluate_everything", lambda model: None)
+    config = {"model_type": "llama", **COMMON, "rope_scaling": {"rope_type": "yarn", "factor": 8.0}}
+    with BatchScheduler(Engine(llama.Model(llama.ModelArgs.from_dict(config))), CONFIG) as scheduler:
+        result = scheduler.submit(Request(prompt(9), rules(4))).wait()
+    assert "no Stream" in str(result.error)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_crowd_equals_each_alone(kind: str) -> None:
+    with no_thread_left(), BatchScheduler(engine_of(kind), replace(CONFIG, max_batch=5)) as scheduler:
+        requests = [
+            Request(prompt(length), rules(20 + length % 7), sampling, logprobs=True)
+            for length in (1, 3, 12, 40, 40)
+            for sampling in SAMPLINGS.values()
+        ]
+        handles = [scheduler.submit(request) for request in requests]
+    for handle, request in zip(handles, requests, strict=True):
+        assert check(handle, KINDS[kind][0], request).finish_reason == "length"
+    check_nothing_left(scheduler)
+    several = scheduler.metrics.fallbacks
+    assert (several > 0) == (kind in ("sliding", "hybrid"))
+
+
+def text_of(tokens: list[int]) -> str:
+    """The whole text of ids below 256."""
+    detokenizer = byte_tokenizer().detokenizer
+    for token in tokens:
+        detokenizer.add_token(token)
+    detokenizer.finalize()
+    return str(detokenizer.text)
+
+
+def test_text_stops_at_a_stop_string_and_at_an_eos() -> None:
+    model, ids = model_of("llama"), prompt(9)
+    whole = alone("llama", ids)[0]
+    eos = whole[20]
+    before = whole[: whole.index(eos)]
+    text = text_of(before)
+    stop = text[len(text) // 2 :][:2]
+    with BatchScheduler(Engine(model), CONFIG) as scheduler:
+        ends = [
+            scheduler.submit(
+                Request(ids, StopRules(frozenset({eos}), 50, stops), detokenizer=byte_tokenizer().detokenizer)
+            )
+            for stops in ((), (stop,))
+        ]
+        streams = ["".join(event.text for event in handle) for handle in ends]
+    first, second = (handle.result() for handle in ends)
+    assert streams == [handle.text() for handle in ends] == [text, text.partition(stop)[0]]
+    assert (first.finish_reason, second.finish_reason) == ("stop", "stop")
+    assert first.finish is not None
+    assert second.finish is not None
+    assert (first.finish.detail, second.finish.stop_string) == ("eos", stop)
+    assert list(first.tokens) == [*before, eos]
+
+
+def test_a_reader_that_comes_late_and_one_that_never_comes() -> None:
+    with BatchScheduler(Engine(model_of("llama")), CONFIG) as scheduler:
+        unread = [scheduler.submit(Request(prompt(5), rules(50), logprobs=True)) for _ in range(3)]
+        read = scheduler.submit(Request(prompt(5), rules(50)))
+        assert read.result(60).finish_reason == "length"
+        del unread
+    assert [event.token for event in read] == [event.token for event in read] == alone("llama", prompt(5))[0][:50]
+
+
+def test_handles_can_be_awaited_and_iterated_in_an_event_loop() -> None:
+    async def client(scheduler: BatchScheduler) -> None:
+        handle = scheduler.submit(Request(prompt(12), rules(30)))
+        tokens = [event.token async for event in handle]
+        assert tokens == alone("llama", prompt(12))[0][:30]
+        result, other = await asyncio.gather(handle, scheduler.submit(Request(prompt(3), rules(9))))
+        assert list(result.tokens) == tokens
+        assert len(other.tokens) == 9
+        cancelled = scheduler.submit(Request(prompt(12), rules(10_000)))
+        async for _ in cancelled:
+            cancelled.cancel()
+        assert (await cancelled).finish_reason == "cancelled"
+
+    with BatchScheduler(Engine(model_of("llama")), CONFIG) as scheduler:
+        asyncio.run(client(scheduler))
+
+
+def test_an_event_loop_that_went_away_does_not_disturb_the_others() -> None:
+    scheduler = Driven(Engine(model_of("llama")), CONFIG)
+    handle = scheduler.submit(Request(prompt(5), rules(10)))
+
+    loop = asyncio.new_event_loop()
+    reader = loop.create_task(anext(aiter(handle)))  # type: ignore[arg-type]
+    loop.run_until_complete(asyncio.sleep(0.01))
+    assert not reader.done()
+    loop.close()
+    scheduler.finish()
+    assert check(handle, "llama", Request(prompt(5), rules(10))).finish_reason == "length"
+
+
+def test_zero_tokens_end_at_once_without_a_forward() -> None:
+    scheduler = Driven(Engine(model_of("llama")), CONFIG)
+    result = scheduler.submit(Request(prompt(5), rules(0))).result(0)
+    assert (result.tokens, result.text, result.finish_reason, result.forwarded) == ((), "", "length", 0)
+    assert list(scheduler.submit(Request(prompt(5), rules(0)))) == []
+    assert scheduler.metrics.submitted == 0
+
+
+def refusals() -> dict[str, tuple[Callable[[], object], str]]:
+    def scheduler(config: SchedulerConfig = CONFIG, engine: EngineConfig | None = None) -> Driven:
+        return Driven(Engine(model_of("llama"), engine), config)
+
+    def submit(request: Request, config: SchedulerConfig = CONFIG) -> object:
+        return scheduler(config).submit(request)
+
+    def used() -> object:
+        engine = Engine(model_of("llama"))
+        engine.open(SequenceSpec((1,)))
+        return BatchScheduler(engine)
+
+    bound = replace(CONFIG, kv_tokens=64)
+    return {
+        "empty prompt": (lambda: submit(Request((), rules(4))), "at least one prompt token"),
+        "full context": (
+            lambda: submit(Request(prompt(9), StopRules(frozenset(), 4, context_length=9))),
+            "leaves no room",
+        ),
+        "no detokenizer": (lambda: submit(Request(prompt(9), StopRules(frozenset(), 4, ("x",)))), "need a detokenizer"),
+        "boundary": (lambda: submit(Request(prompt(9), rules(4), boundary=9)), "boundary at 9"),
+        "priority": (lambda: submit(Request(prompt(9), rules(4), priority=101)), "priority 101"),
+        "prompt beyond the KV": (lambda: submit(Request(prompt(70), rules(1)), bound), "80 tokens of KV, of 64 in all"),
+        "answer beyond the KV": (lambda: submit(Request(prompt(9), rules(60)), bound), "lower max_tokens"),
+        "kv_tokens beside fixed pools": (lambda: scheduler(bound, EngineConfig("paged", 8)), "fixed size"),
+        "an engine in use": (used, "1 open sequences"),
+        "max_batch": (lambda: SchedulerConfig(max_batch=0), "max_batch=0"),
+        "bytes": (lambda: SchedulerConfig(detached_bytes=-1), "detached_bytes=-1"),
+        "kv_tokens": (lambda: SchedulerConfig(kv_tokens=0), "kv_tokens=0"),
+    }
+
+
+@pytest.mark.parametrize("name", refusals())
+def test_what_cannot_run_is_refused_at_once_by_name(name: str) -> None:
+    call, message = refusals()[name]
+    with pytest.raises(EngineError, match=message):
+        call()
+
+
+def test_a_full_queue_refuses_and_takes_again_when_there_is_a_place() -> None:
+    scheduler = Driven(Engine(model_of("llama")), replace(CONFIG, max_batch=1, queue=2))
+    waiting = [scheduler.submit(Request(prompt(3), rules(4))) for _ in range(2)]
+    with pytest.raises(QueueFull, match="2 requests wait already"):
+        scheduler.submit(Request(prompt(3), rules(4)))
+    scheduler.turn()
+    assert scheduler.metrics.queued == 1
+    waiting.append(scheduler.submit(Request(prompt(3), rules(4))))
+    with pytest.raises(QueueFull):
+        scheduler.submit(Request(prompt(3), rules(4)))
+    waiting[1].cancel()
+    scheduler.turn()
+    waiting.append(scheduler.submit(Request(prompt(3), rules(4))))
+    scheduler.finish()
+    assert [handle.wait(0).finish_reason for handle in waiting] == ["length", "cancelled", "length", "length"]
+    check_nothing_left(scheduler)
+
+
+def test_a_higher_priority_is_served_first_and_equal_ones_in_turn() -> None:
+    scheduler = Driven(Engine(model_of("llama")), replace(CONFIG, max_batch=1))
+    ended: list[str] = []
+    for name, priority in (("a", 0), ("b", 0), ("c", 1), ("d", 1), ("e", -1)):
+        request = Request(prompt(3), rules(1), priority=priority, on_token=lambda _, name=name: ended.append(name))
+        scheduler.submit(request)
+    scheduler.finish()
+    assert ended == ["c", "d", "a", "b", "e"]
+
+
+def test_tokens_flow_while_a_long_prompt_is_prefilled() -> None:
+    scheduler = Driven(Engine(model_of("llama")), CONFIG)
+    live = scheduler.submit(Request(prompt(3), rules(60)))
+    scheduler.turn(3)
+    long = scheduler.submit(Request(prompt(10 * CHUNK + 1), rules(5)))
+    before = len(live._events)
+    for tick in range(10):
+        scheduler.turn()
+        assert scheduler.metrics.prefilling == (tick < 9)
+        assert len(live._events) == before + tick + 1
+    scheduler.finish()
+    assert check(long, "llama", Request(prompt(10 * CHUNK + 1), rules(5))).finish_reason == "length"
+
+
+def test_the_next_step_is_queued_before_the_last_is_read_and_not_past_a_limit() -> None:
+    scheduler = Driven(Engine(model_of("llama")), CONFIG)
+    calls: list[str] = []
+    engine = scheduler._engine
+    submit, collect = engine.submit, engine.collect
+    engine.submit = lambda batch: (calls.append("submit"), submit(batch))[1]  # type: ignore[method-assign]
+    engine.collect = lambda pending: (calls.append("collect"), collect(pending))[1]  # type: ignore[method-assign]
+    handle = scheduler.submit(Request(prompt(1), rules(4)))
+    scheduler.finish()
+    assert calls == ["submit", "submit", "collect", "submit", "collect", "submit", "collect", "collect"]
+    assert handle.result(0).forwarded == 4
+
+
+def test_the_lock_is_free_while_mlx_works() -> None:
+    scheduler = BatchScheduler(engine_of("paged"), CONFIG)
+    engine, lock, held = scheduler._engine, scheduler._inbox._changed, []
+
+    def can_take_it() -> None:
+        taken: list[bool] = []
+        other = threading.Thread(target=lambda: taken.append(lock.acquire(timeout=5) and (lock.release() or True)))
+        other.start()
+        other.join()
+        held.append(not taken[0])
+
+    for name in ("submit", "collect", "prefill"):
+        call = getattr(engine, name)
+        setattr(engine, name, lambda *args, call=call: (can_take_it(), call(*args))[1])
+    with scheduler:
+        scheduler.submit(Request(prompt(20), rules(3))).result(60)
+    assert len(held) > 6
+    assert not any(held)
+
+
+def test_a_callback_may_submit_cancel_and_shut_down() -> None:
+    scheduler = BatchScheduler(Engine(model_of("llama")), CONFIG)
+    second: list[object] = []
+
+    def on_token(event: object) -> None:
+        if not second:
+            second.append(scheduler.submit(Request(prompt(3), rules(1000))))
+            first.cancel()
+            scheduler.shutdown(drain=False)
+
+    ready = threading.Event()
+    first = scheduler.submit(Request(prompt(3), rules(1000), on_token=lambda event: ready.wait(5) and on_token(event)))
+    ready.set()
+    assert first.wait(60).finish_reason in ("cancelled", "error")
+    scheduler.shutdown(timeout=60)
+    with pytest.raises(SchedulerClosed):
+        second[0].result(60)  # type: ignore[attr-defined]
+    check_nothing_left(scheduler)
+
+
+def test_timings_are_in_order() -> None:
+    before = time.perf_counter()
+    with BatchScheduler(Engine(model_of("llama")), CONFIG) as scheduler:
+        timings = scheduler.submit(Request(prompt(30), rules(5))).result().timings
+    assert timings.admitted is not None
+    times = [before, timings.submitted, timings.admitted, *timings.tokens, timings.ended]
+    assert times == sorted(times)
+    assert len(timings.tokens) == 5
+    assert timings.ttft == timings.tokens[0] - timings.submitted
+    assert timings.decode_tok_s == 4 / (timings.tokens[-1] - timings.tokens[0])
+    assert replace(timings, tokens=timings.tokens[:1]).decode_tok_s is None
+    assert replace(timings, tokens=()).ttft is None

@@ -16,12 +16,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prompt:
-    """Prompt ids, as they go to every path; ``chat`` tells whether the chat template made them."""
+    """Prompt ids, as they go to every path; ``chat`` tells whether the chat template made them.
+
+    ``boundary`` tokens are the history of a conversation, which its next turn begins with too; None where that is all
+    but the last token.
+    """
 
     name: str
     text: str
     ids: tuple[int, ...]
     chat: bool
+    boundary: int | None = None
 
     @property
     def sha256(self) -> str:
@@ -62,32 +67,41 @@ def encode_prompt(tokenizer: TokenizerWrapper, name: str, text: str, *, chat: bo
         return encode_messages(tokenizer, name, [{"role": "user", "content": text}])
     bos = tokenizer.bos_token
     ids = tokenizer.encode(text, add_special_tokens=bos is None or not text.startswith(bos))
-    return _prompt(name, text, ids, chat=False)
+    if not ids:
+        raise UsageError(f"the prompt {text!r} encodes to no token; give some text")
+    return Prompt(name, text, tuple(int(i) for i in ids), chat=False)
 
 
 def encode_messages(tokenizer: TokenizerWrapper, name: str, messages: Sequence[Mapping[str, str]]) -> Prompt:
     """Encode a conversation through the chat template; its text is that of the last message.
 
-    A rendered template is encoded without special tokens, since it writes its own.
+    A rendered template is encoded without special tokens, since it writes its own. The history ends where the
+    rendering with and that without the generation prompt part.
 
     Raises:
         UsageError: the template refuses it, or it encodes to nothing.
 
     """
+    ids, closed = (_rendered(tokenizer, messages, prompting=prompting) for prompting in (True, False))
+    text = messages[-1]["content"]
+    if not ids:
+        raise UsageError(f"the prompt {text!r} encodes to no token; give some text")
+    common = next((place for place, (a, b) in enumerate(zip(ids, closed, strict=False)) if a != b), len(closed))
+    boundary = min(common, len(ids) - 1) or None
+    return Prompt(name, text, ids, chat=True, boundary=boundary)
+
+
+def _rendered(
+    tokenizer: TokenizerWrapper, messages: Sequence[Mapping[str, str]], *, prompting: bool
+) -> tuple[int, ...]:
     try:
         rendered = tokenizer.apply_chat_template(
-            [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
+            [dict(message) for message in messages], tokenize=False, add_generation_prompt=prompting
         )
     except Exception as error:  # a template is code of the checkpoint's author and may raise anything
         message = f"the chat template cannot render the prompt ({one_line(error)}); feed it raw"
         raise UsageError(message) from error
-    return _prompt(name, messages[-1]["content"], tokenizer.encode(rendered, add_special_tokens=False), chat=True)
-
-
-def _prompt(name: str, text: str, ids: Sequence[int], *, chat: bool) -> Prompt:
-    if not ids:
-        raise UsageError(f"the prompt {text!r} encodes to no token; give some text")
-    return Prompt(name, text, tuple(int(i) for i in ids), chat)
+    return tuple(int(i) for i in tokenizer.encode(rendered, add_special_tokens=False))
 
 
 def check_context(prompt: Prompt, max_tokens: int, context_length: int | None) -> None:

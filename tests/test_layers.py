@@ -21,7 +21,8 @@ ALLOWED: dict[str, set[str]] = {
     "loader": {"records"},
     "prompts": set(),
     "prompt_sets": {"prompts"},
-    "paths": {"engine", "loader", "prompts", "records"},
+    "scheduler": {"engine", "loader"},
+    "paths": {"engine", "scheduler", "loader", "prompts", "records"},
     "parity": {"engine", "paths", "loader", "prompts", "records"},
     "report": {"records"},
     "cli": {

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from mlxcel_engine.engine.sampling import ResolvedSampling
     from mlxcel_engine.loader.load import LoadedModel
-    from mlxcel_engine.paths.neighbours import Neighbour
+    from mlxcel_engine.paths.neighbours import Load
     from mlxcel_engine.prompts import Prompt
 
 # The server's defaults for --decode-concurrency and --prompt-concurrency.
@@ -43,35 +43,6 @@ def server_segments(tokenizer: TokenizerWrapper, prompt: Prompt) -> list[list[in
     return [ids]
 
 
-class Load:
-    """The neighbours of one run; its text says what they were seen to do."""
-
-    def __init__(self, neighbours: tuple[Neighbour, ...]) -> None:
-        self._waiting = list(neighbours)
-        self._count = len(neighbours)
-        self._live: set[int] = set()
-        self._left = 0
-
-    def join(self, generator: Any, tokens: int) -> None:
-        """Insert the neighbours whose turn it is when the request has ``tokens`` tokens."""
-        from mlx_lm.generate import StopSequences
-
-        while self._waiting and self._waiting[0].joins <= tokens:
-            neighbour = self._waiting.pop(0)
-            stops, segments = StopSequences(None), [list(neighbour.prompt)]
-            self._live.add(insert(generator, segments, neighbour.tokens, neighbour.sampling, stops))
-
-    def heard(self, response: Any) -> None:
-        """Take a response to a neighbour."""
-        if response.finish_reason is not None:
-            self._live.remove(response.uid)
-            self._left += 1
-
-    def __str__(self) -> str:
-        joined = self._count - len(self._waiting)
-        return f"{joined} of {self._count} neighbours joined, {self._left} left before it ended"
-
-
 def insert(generator: Any, segments: list[list[int]], max_tokens: int, sampling: ResolvedSampling, stops: Any) -> int:
     """Insert one request as the server does; returns its uid."""
     ids = [token for segment in segments for token in segment]
@@ -96,7 +67,7 @@ def batch_steps(loaded: LoadedModel, request: PathRequest, log: ForwardLog, load
     """
     if not request.max_tokens:
         return
-    from mlx_lm.generate import BatchGenerator, make_stop_sequences
+    from mlx_lm.generate import BatchGenerator, StopSequences, make_stop_sequences
 
     tokenizer = loaded.tokenizer
     detokenizer = tokenizer.detokenizer
@@ -113,14 +84,17 @@ def batch_steps(loaded: LoadedModel, request: PathRequest, log: ForwardLog, load
             own = insert(generator, segments, request.max_tokens, request.sampling, stops)
             tokens, finish = 0, None
             while finish is None:
-                load.join(generator, tokens)
-                log.expected = 1 if tokens else None
+                for neighbour in load.joining(tokens):
+                    ids = [list(neighbour.prompt)]
+                    insert(generator, ids, neighbour.tokens, neighbour.sampling, StopSequences(None))
+                log.ahead = 0 if tokens else None
                 prompts, responses = generator.next()
                 if not prompts and not responses:
                     raise RunError("BatchGenerator went idle before the request ended")
                 for response in responses:
                     if response.uid != own:
-                        load.heard(response)
+                        if response.finish_reason is not None:
+                            load.leave()
                         continue
                     tokens += 1
                     finish = response.finish_reason

@@ -40,6 +40,7 @@ def observed_evidence(
     )
 
 
-def mlx_lm_evidence(log: ForwardLog, request: PathRequest, *notes: str) -> Evidence:
+def mlx_lm_evidence(log: ForwardLog, request: PathRequest, *notes: str, prompt_cache: bool = False) -> Evidence:
     """Evidence of a run over ``mlx-lm``'s own cache objects."""
-    return observed_evidence(log, request, f"mlx-lm {'+'.join(sorted(log.caches))}", None, list(notes))
+    storage = f"mlx-lm {'+'.join(sorted(log.caches))}"
+    return observed_evidence(log, request, storage, None, list(notes), prompt_cache=prompt_cache)

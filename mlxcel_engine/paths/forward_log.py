@@ -31,14 +31,16 @@ class ForwardLog:
     ``caches`` holds the class names of the cache objects that the model was handed, ``widths`` counts the decode
     forwards by how many rows they had. ``adopted`` prompt tokens are known to come from a cache.
 
-    Where other requests use the model at the same time, the path sets ``expected`` before each turn: how many of the
-    next forwards are the request's (it is their row ``row``), None for all. What comes beyond is not counted.
+    Where other requests use the model at the same time, the path says before each turn which forward of it is the
+    request's: the one after ``ahead`` others, as row ``row``; none if negative. None means that all are. ``together``
+    rows share a decode step where that cannot be seen from one forward.
     """
 
     prompt_tokens: int
     adopted: int = 0
     row: int = 0
-    expected: int | None = None
+    ahead: int | None = None
+    together: int | None = None
     partition: list[tuple[int, int]] = field(default_factory=list)
     decode_forwards: int = 0
     caches: set[str] = field(default_factory=set)
@@ -51,21 +53,26 @@ class ForwardLog:
         return sum(stop - start for start, stop in self.partition)
 
     @property
+    def shared(self) -> int:
+        """Decode forwards, or steps, of more than one row."""
+        return self.widths.total() - self.widths[1]
+
+    @property
     def forwards(self) -> int:
         """Forwards of the request so far."""
         return len(self.partition) + self.decode_forwards
 
     def add(self, inputs: mx.array, caches: Iterable[Any]) -> bool:
         """Log a forward of ``inputs`` ``[B, L]`` over ``caches``; False for one that is not the request's."""
-        if self.expected is not None:
-            if not self.expected:
+        if self.ahead is not None:
+            self.ahead -= 1
+            if self.ahead != -1:
                 return False
-            self.expected -= 1
         self.caches.update(type(cache).__name__ for cache in caches)
         start = self.partition[-1][1] if self.partition else self.adopted
         if start >= self.prompt_tokens:
             self.decode_forwards += 1
-            self.widths[inputs.shape[0]] += 1
+            self.widths[self.together or inputs.shape[0]] += 1
         else:
             self.partition.append((start, start + inputs.shape[1]))
             self._inputs.append((inputs, self.row))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mlxcel_engine.paths.base import CannotShowError, DecodePath, PathRequest, PathRun, TokenSteps
-from mlxcel_engine.paths.batch_generator import Load, batch_steps, cannot_enter
+from mlxcel_engine.paths.batch_generator import batch_steps, cannot_enter
 from mlxcel_engine.paths.evidence import mlx_lm_evidence
 from mlxcel_engine.paths.forward_log import ForwardLog
 from mlxcel_engine.paths.mlx_lm_server import MlxLmServer
-from mlxcel_engine.paths.neighbours import make_neighbours
+from mlxcel_engine.paths.neighbours import Load, make_neighbours, too_narrow
 
 if TYPE_CHECKING:
     from mlxcel_engine.loader.load import LoadedModel
@@ -49,17 +49,10 @@ class MlxLmBatch:
 
         def steps() -> TokenSteps:
             yield from batch_steps(loaded, request, log, load)
-            if request.max_tokens and not log.widths.total() - log.widths[1]:
+            if request.max_tokens and not log.shared:
                 raise CannotShowError("the request ended before a neighbour had joined")
 
         return PathRun(steps(), lambda: mlx_lm_evidence(log, request, str(load)), self._too_narrow)
 
     def _too_narrow(self, evidence: Evidence) -> str | None:
         return too_narrow(evidence, self._width)
-
-
-def too_narrow(evidence: Evidence, width: int) -> str | None:
-    """Say so where not one forward of the request was shared, or more rows shared one than the path's name says."""
-    if evidence.forwarded and not 1 < evidence.widest_batch <= width:
-        return f"its widest batch had {evidence.widest_batch} rows, not up to {width}"
-    return None

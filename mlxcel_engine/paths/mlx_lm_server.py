@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mlxcel_engine.paths.base import PathRequest, PathRun
-from mlxcel_engine.paths.batch_generator import Load, batch_steps, cannot_enter
+from mlxcel_engine.paths.batch_generator import batch_steps, cannot_enter
 from mlxcel_engine.paths.evidence import mlx_lm_evidence
 from mlxcel_engine.paths.forward_log import ForwardLog
+from mlxcel_engine.paths.neighbours import Load
 
 if TYPE_CHECKING:
     from mlxcel_engine.loader.load import LoadedModel

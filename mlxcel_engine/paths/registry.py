@@ -6,6 +6,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 from mlxcel_engine.errors import UsageError, one_line
+from mlxcel_engine.paths import scheduler
 from mlxcel_engine.paths.engine import EnginePath
 from mlxcel_engine.paths.mlx_lm_batch import MlxLmBatch
 from mlxcel_engine.paths.mlx_lm_cli import MlxLmCli
@@ -33,6 +34,11 @@ def path_makers(width: int = DEFAULT_WIDTH) -> dict[str, Callable[[], DecodePath
         "cli": MlxLmCli,
         "mlx-server": MlxLmServer,
         "engine": EnginePath,
+        "dense": scheduler.dense,
+        "paged": scheduler.paged,
+        "cache-miss": scheduler.cache_miss,
+        "cache-hit": scheduler.cache_hit,
+        f"batch-{width}": lambda: scheduler.batch(width),
         f"mlx-batch-{width}": lambda: MlxLmBatch(width),
     }
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from mlxcel_engine.loader.load import LoadedModel
     from mlxcel_engine.paths import PathRequest, TokenSteps
 
+PATHS = ["cli", "mlx-server", "engine", "dense", "paged", "cache-miss", "cache-hit", "batch-4", "mlx-batch-4"]
+
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -66,7 +68,7 @@ def test_the_record_is_complete_and_reads_back(
     raw = json.loads(file.read_text())
     assert (raw["schema"], raw["kind"]) == (1, "parity")
     record = ParityRecord.model_validate(raw)
-    assert [stream.path for stream in record.streams] == ["cli", "mlx-server", "engine", "mlx-batch-4"] * 2
+    assert [stream.path for stream in record.streams] == PATHS * 2
     assert record.complete
     assert len({stream.prompt_sha256 for stream in record.streams}) == 1
     assert record.environment.deterministic
@@ -261,8 +263,8 @@ def test_a_run_that_is_killed_leaves_its_rows_marked_incomplete(
         process.send_signal(number)
     record = ParityRecord.model_validate_json(file.read_text())
     assert not record.complete
-    assert [row.case for row in record.rows] == ["greedy"] * 3
-    assert [stream.path for stream in record.streams] == ["cli", "mlx-server", "engine", "mlx-batch-4", "cli"]
+    assert [row.case for row in record.rows] == ["greedy"] * 10
+    assert [stream.path for stream in record.streams] == [*PATHS, "cli"]
     assert main(["parity", "--from", str(file)]) == 0
     assert "incomplete: the run was stopped before its end" in capsys.readouterr().out
     assert main(["parity", "--from", str(file), "--expect-identical"]) == 3
@@ -314,7 +316,7 @@ def test_a_record_is_shown_again_and_drawn(checkpoint: str, tmp_path: Path, caps
     assert main(["parity", "--from", file, "--expect-identical", "--svg", str(picture), "--force"]) == 0
     out, err = capsys.readouterr()
     assert out == table
-    assert "gate: passed, 6 pairs" in err
+    assert "gate: passed, 20 pairs" in err
     assert picture.read_text() == first
     assert main(["parity", "--from", file, "--svg", str(picture)]) == 2
     assert "--force" in one_line(capsys.readouterr().err)
@@ -351,8 +353,8 @@ def test_cases_prompts_sampling_and_all_pairs(
     record = ParityRecord.model_validate_json(out)
     assert [(case.name, case.effective["seed"]) for case in record.config.cases] == [("sampling", 9)]
     assert [prompt.name for prompt in record.config.prompts] == ["prompt-1", "prompt-2"]
-    assert record.config.paths == ["cli", "mlx-server", "engine", "mlx-batch-2"]
-    assert len(record.rows) == 2 * 6
+    assert record.config.paths == [path.replace("4", "2") for path in PATHS]
+    assert len(record.rows) == 2 * 36
     assert {row.verdict for row in record.rows} == {"identical"}
     assert "2 identical" in err  # the summary, with the table on stderr
 

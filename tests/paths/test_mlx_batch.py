@@ -60,7 +60,7 @@ def test_neighbours_that_never_come_make_the_row_invalid(monkeypatch: pytest.Mon
     monkeypatch.setattr(mlx_lm_batch, "make_neighbours", lambda *args: real(*args)[:2])
     assert [r.verdict for r in run(tiny_loaded(), paths(), n=12).rows] == ["identical"]
     monkeypatch.setattr(mlx_lm_batch, "make_neighbours", lambda *args: real(*args) * 2)
-    (bad,) = run(tiny_loaded(), paths(), n=12).rows
+    (bad,) = run(tiny_loaded(), paths(), n=24).rows
     assert bad.verdict == "invalid"
     assert "its widest batch had 7 rows, not up to 4" in bad.reason
 

@@ -24,6 +24,7 @@ from mlxcel_engine.parity.cases import Case
 from mlxcel_engine.parity.run import ParityOptions, run_parity
 from mlxcel_engine.paths import path_makers
 from mlxcel_engine.prompts import Prompt
+from mlxcel_engine.records.environment import Environment
 from mlxcel_engine.records.parity import ParityRecord, ParityRow
 from tests.conformance.configs import CONFIGS
 from tests.loaded import tiny_loaded
@@ -31,7 +32,7 @@ from tests.loaded import tiny_loaded
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-TOKENS = {"float32": 32, "bfloat16": 16}  # bfloat16 is slow on a CPU
+TOKENS = {"float32": 32, "bfloat16": 8}  # bfloat16 is slow on a CPU
 _WIDTH, _FAMILY_TOKENS, _PROMPT = 3, 32, tuple(range(3, 24))
 
 
@@ -69,18 +70,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             failed |= subprocess.run(_command(options.model, dtype, file), check=False).returncode != 0
     file = options.out / "families.json"
     if options.only in (None, "families") and not file.exists():
-        _write(file, json.dumps([_as_json(measure(name)) for name in CONFIGS], indent=1) + "\n")
+        environment = collect_environment("float32", select_device("auto"), os.environ)
+        families = [_as_json(measure(name, environment)) for name in CONFIGS]
+        record = {"environment": environment.model_dump(mode="json"), "families": families}
+        _write(file, json.dumps(record, indent=1) + "\n")
     _write(options.out / "README.md", render(options.out, options.model))
     return int(failed)
 
 
-def measure(name: str) -> Family:
+def measure(name: str, environment: Environment) -> Family:
     """Run the tiny model ``name``."""
     makers = path_makers(_WIDTH)
     paths = [makers["cli"](), makers[f"mlx-batch-{_WIDTH}"]()]
     prompt = Prompt("ids", "", _PROMPT, chat=False)
     settings = ParityOptions(_FAMILY_TOKENS, 2048, teacher_forced=True)
-    environment = collect_environment("float32", select_device("auto"), os.environ)
     cases = [Case("greedy", GREEDY)]
     outcome = run_parity(environment, tiny_loaded(name), cases, [prompt], paths, settings, _Silent(), lambda _: None)
     (row,) = outcome.record.rows
@@ -98,30 +101,29 @@ def render(folder: Path, model: str) -> str:
             parts.append(_built_in(dtype, ParityRecord.model_validate_json(file.read_text())))
     file = folder / "families.json"
     if file.exists():
-        parts.append(_families([_from_json(item) for item in json.loads(file.read_text())]))
+        data = json.loads(file.read_text())
+        families = [_from_json(item) for item in data["families"]]
+        parts.append(_families(families, Environment.model_validate(data["environment"])))
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
 _INTRO = """\
 # Where mlx-lm's own loops differ
 
-`python -m benchmarks.mlx_lm_parity -m {model} --out {folder}`: the built-in prompts through `cli` (`stream_generate`),
-`mlx-server` (`BatchGenerator`, one request) and `mlx-batch-4` (the same with three neighbours), and `cli` against
-`mlx-batch-3` on a tiny random model of every family. How to read a row: [parity](../../parity.md). In this load the
+The built-in prompts through `cli` (`stream_generate`), `mlx-server` (`BatchGenerator`, one request) and `mlx-batch-4`
+(the same with three neighbours), and `cli` against `mlx-batch-3` on a tiny random model of every family:
+`python -m benchmarks.mlx_lm_parity -m {model} --out {folder}`. How to read a row: [parity](../../parity.md). In this load the
 compared request is prefilled alone and others join it; what a padded prefill of several prompts does is in
 [families.md](../../families.md).
 """
 
 
 def _built_in(dtype: str, record: ParityRecord) -> str:
-    env, config = record.environment, record.config
-    switch = "on" if env.deterministic else "off"
+    config = record.config
     lines = [
         f"## The built-in prompts, {dtype}",
-        f"{config.model.label}, {config.model.weights} weights; {env.processor}, {env.cores} cores, {env.os}; "
-        f"mlx {env.mlx}, mlx-lm {env.mlx_lm}, BLAS {env.blas} {env.blas_version}, deterministic {switch}; commit "
-        f"{env.project_commit}. {config.max_tokens} tokens, chunk {config.prefill_chunk}. Data: "
-        f"[built-in-{dtype}.json](built-in-{dtype}.json).",
+        f"{config.model.label}, {config.model.weights} weights, {config.max_tokens} tokens, chunk "
+        f"{config.prefill_chunk}. {_machine(record.environment)} Data: [built-in-{dtype}.json](built-in-{dtype}.json).",
         _table(
             ("case", "prompt", "pair", "verdict", "logits", "noise", "why"),
             [
@@ -141,14 +143,15 @@ def _built_in(dtype: str, record: ParityRecord) -> str:
     return "\n\n".join(lines)
 
 
-def _families(families: list[Family]) -> str:
+def _families(families: list[Family], environment: Environment) -> str:
     differing = [family for family in families if family.row.verdict != "identical"]
     noises = [family.row.max_abs_logprob_diff or 0.0 for family in families if family.row.verdict == "identical"]
     lines = [
         "## cli against mlx-batch-3, every tiny family, float32",
         f"{len(families)} models: {len(noises)} identical (largest noise {max(noises, default=0.0):.0e} nats), "
         f"{len(differing)} not. Greedy, {_FAMILY_TOKENS} tokens, a prompt of {len(_PROMPT)}. The last column is the "
-        "largest difference of a logprob when both are fed the same tokens. Data: [families.json](families.json).",
+        "largest difference of a logprob when both are fed the same tokens.",
+        f"{_machine(environment)} Data: [families.json](families.json).",
         _table(
             ("model", "verdict", "noise", "forced", "why"),
             [
@@ -164,6 +167,14 @@ def _families(families: list[Family]) -> str:
         ),
     ]
     return "\n\n".join(lines)
+
+
+def _machine(environment: Environment) -> str:
+    env, switch = environment, "on" if environment.deterministic else "off"
+    return (
+        f"{env.processor}, {env.cores} cores, {env.os}; mlx {env.mlx}, mlx-lm {env.mlx_lm}, {env.blas_version}, "
+        f"deterministic {switch}; commit {env.project_commit}."
+    )
 
 
 def _verdict(row: ParityRow) -> str:

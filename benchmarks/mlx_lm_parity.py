@@ -112,9 +112,10 @@ _INTRO = """\
 
 The built-in prompts through `cli` (`stream_generate`), `mlx-server` (`BatchGenerator`, one request) and `mlx-batch-4`
 (the same with three neighbours), and `cli` against `mlx-batch-3` on a tiny random model of every family:
-`python -m benchmarks.mlx_lm_parity -m {model} --out {folder}`. How to read a row: [parity](../../parity.md). In this load the
-compared request is prefilled alone and others join it; what a padded prefill of several prompts does is in
-[families.md](../../families.md).
+`python -m benchmarks.mlx_lm_parity -m {model} --out {folder}`.
+
+How to read a row: [parity](../../parity.md). In this load the compared request is prefilled alone and others join it;
+what a padded prefill of several prompts does is in [families.md](../../families.md).
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,9 +30,11 @@ class Case:
     sampling: ResolvedSampling
 
     def record(self) -> CaseRecord:
-        """What the record says of it."""
+        """What the record says of it; a bias of -inf is ``false``, so that it is JSON and ``--sampling`` takes it."""
         config = self.sampling.config
-        return CaseRecord(name=self.name, sampling=config.model_dump(mode="json"), effective=config.effective())
+        settings = config.model_dump(mode="json")
+        bias = {token: False if value == -math.inf else value for token, value in settings["logit_bias"].items()}
+        return CaseRecord(name=self.name, sampling={**settings, "logit_bias": bias}, effective=config.effective())
 
 
 def case_configs(names: Sequence[str], seed: int, given: SamplingConfig | None) -> dict[str, SamplingConfig]:

@@ -74,21 +74,23 @@ class Exam:
             streams = [stream_record(subject.case, subject.request.prompt.name, collected)]
             failures = [collected.failure] if collected.failure is not None else []
             self._found(Findings(rows=rows, streams=streams, failures=failures))
+            del collected, ready  # not to be held while the next path runs
         if not self._options.teacher_forced or not tokens:
             return
         forced = replace(subject.request, sampling=replace(subject.request.sampling, forced=tokens))
-        for _, ready in self._sweep(forced, f"{subject.case} (forced)"):
+        for collected, ready in self._sweep(forced, f"{subject.case} (forced)"):
             self._found(Findings(forced=[self._forced_row(reference, left, right) for left, right in ready]))
+            del collected, ready
 
     def _sweep(self, request: PathRequest, label: str) -> Iterator[tuple[Collected, list[tuple[Collected, Collected]]]]:
         """Run every path; yields its stream, and the pairs that it completes."""
         held: dict[str, Collected] = {}
         done: set[str] = set()
         for path in self._subject.paths:
-            held[path.name] = collected = self._collect(path, request, label)
+            held[path.name] = self._collect(path, request, label)
             done.add(path.name)
             ready = [pair for pair in self._subject.pairs if path.name in pair and done.issuperset(pair)]
-            yield collected, [(held[left], held[right]) for left, right in ready]
+            yield held[path.name], [(held[left], held[right]) for left, right in ready]
             needed = still_needed(self._subject.pairs, done)
             held = {name: kept for name, kept in held.items() if name in needed}
 

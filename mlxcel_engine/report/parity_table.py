@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from mlxcel_engine.records.evidence import Evidence
-    from mlxcel_engine.records.parity import ForcedRow, ParityRecord, ParityRow, PromptRecord, StreamRecord
+    from mlxcel_engine.records.parity import CaseRecord, ForcedRow, ParityRecord, ParityRow, PromptRecord, StreamRecord
 
 STYLES = {
     "identical": "green",
@@ -137,7 +137,19 @@ def _heading(record: ParityRecord, marks: str) -> list[str]:
         f"mlx {env.mlx}, mlx-lm {env.mlx_lm}, BLAS {env.blas}, deterministic {switch}, "
         f"noise bound {bound}, chunk {config.prefill_chunk}",
         f"differences of logprobs in nats; marks: {marks}",
+        *(
+            _sampling(case)
+            for case in config.cases
+            if case.effective["seed"] is not None or len(case.effective["order"]) > 1
+        ),
     ]
+
+
+def _sampling(case: CaseRecord) -> str:
+    acts = case.effective
+    seed = "" if acts["seed"] is None else f"; seed {acts['seed']}"
+    windows = f"; windows: penalties {acts['repeat_last_n']}, DRY {acts['dry_penalty_last_n']}"
+    return f"{case.name}: {', '.join(acts['order'])}{windows}{seed}"
 
 
 def _stream_cells(streams: list[StreamRecord]) -> list[tuple[str, str, str, Text, Text]]:

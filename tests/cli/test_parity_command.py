@@ -405,3 +405,24 @@ def test_a_file_of_another_kind_is_no_record(
     file.write_text('{"top_k": -1, "bogus": 1}')
     assert parity(checkpoint, "--sampling", str(file)) == 2
     assert "'bogus' is not known" in one_line(capsys.readouterr().err)
+
+
+def test_a_fault_is_located_and_bisected_on_the_command_line(
+    checkpoint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import mlxcel_engine.paths as paths
+
+    real = paths.path_makers()
+    monkeypatch.setattr(paths, "path_makers", lambda width: {**real, "engine": lambda: FaultyEngine(1.3)})
+    options = ("--locate", "--bisect", "--prefill-chunk", "4", "-n", "24", "--paths", "cli,engine")
+    assert parity(checkpoint, *options, "--cases", "greedy") == 0
+    out = capsys.readouterr().out
+    assert "layer 1 differs first" in out
+    assert "the prompt in one chunk (both) diverged" in out
+    assert "none of them agrees" in out
+
+
+def test_the_prompt_caches_paths_can_be_left_out(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert parity(checkpoint, "--no-prompt-cache-case", "--json", "-", "-n", "2") == 0
+    record = ParityRecord.model_validate_json(capsys.readouterr().out)
+    assert record.config.paths == [path for path in PATHS if not path.startswith("cache-")]

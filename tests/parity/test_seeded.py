@@ -16,6 +16,7 @@ from mlxcel_engine.parity.compare import compare, greedy_score
 from mlxcel_engine.parity.scores import make_scorer
 from mlxcel_engine.parity.stream import Stream
 from mlxcel_engine.paths import path_makers
+from mlxcel_engine.records.parity import CaseRecord
 from tests.faults import FaultyEngine, own_paths, run
 from tests.loaded import tiny_loaded
 
@@ -131,6 +132,14 @@ def test_the_record_says_settings_order_windows_and_seed() -> None:
     assert (seeded.effective["seed"], seeded.effective["repeat_last_n"]) == (77, 64)
     assert seeded.sampling["dry_sequence_breakers"] == ["\n", ":", '"', "*"]
     assert (given.name, given.effective["seed"], given.sampling["temperature"]) == (SAMPLING_CASE, 77, 0.5)
+
+
+def test_a_banned_token_is_recorded_as_json_has_it_and_read_again() -> None:
+    config = SamplingConfig.parse({"logit_bias": {"5": False, "6": 2.0}, "temperature": 1.0, "seed": 3})
+    recorded = Case("sampling", ResolvedSampling(config)).record()
+    again = CaseRecord.model_validate_json(recorded.model_dump_json())
+    assert again == recorded
+    assert SamplingConfig.parse(again.sampling) == config
 
 
 def test_a_given_sampling_keeps_its_own_seed_and_can_be_alone() -> None:

@@ -32,7 +32,22 @@ from tests.loaded import tiny_loaded
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-TOKENS = {"float32": 32, "bfloat16": 8}  # bfloat16 is slow on a CPU
+
+@dataclass(frozen=True)
+class Part:
+    """The built-in prompts in one dtype."""
+
+    dtype: str
+    cases: str
+    tokens: int
+    chunk: int
+
+
+PARTS = {  # bfloat16 is slow on a CPU
+    "float32": Part("float32", "greedy,seeded", 32, 256),
+    "bfloat16-greedy": Part("bfloat16", "greedy", 6, 64),
+    "bfloat16-seeded": Part("bfloat16", "seeded", 6, 64),
+}
 _WIDTH, _FAMILY_TOKENS, _PROMPT = 3, 32, tuple(range(3, 24))
 
 
@@ -60,14 +75,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("-m", "--model", default="default")
-    parser.add_argument("--only", choices=[*TOKENS, "families"], help="run this part alone")
+    parser.add_argument("--only", choices=[*PARTS, "families"], help="run this part alone")
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
     failed = False
-    for dtype in TOKENS:
-        file = options.out / f"built-in-{dtype}.json"
-        if options.only in (None, dtype) and not _complete(file):
-            failed |= subprocess.run(_command(options.model, dtype, file), check=False).returncode != 0
+    for name, part in PARTS.items():
+        file = options.out / f"built-in-{name}.json"
+        if options.only in (None, name) and not _complete(file):
+            failed |= subprocess.run(_command(options.model, part, file), check=False).returncode != 0
     file = options.out / "families.json"
     if options.only in (None, "families") and not file.exists():
         environment = collect_environment("float32", select_device("auto"), os.environ)
@@ -95,10 +110,10 @@ def measure(name: str, environment: Environment) -> Family:
 def render(folder: Path, model: str) -> str:
     """README.md of the data in ``folder``."""
     parts = [_INTRO.format(model=model, folder=folder.as_posix())]
-    for dtype in TOKENS:
-        file = folder / f"built-in-{dtype}.json"
+    for name in PARTS:
+        file = folder / f"built-in-{name}.json"
         if file.exists():
-            parts.append(_built_in(dtype, ParityRecord.model_validate_json(file.read_text())))
+            parts.append(_built_in(name, ParityRecord.model_validate_json(file.read_text())))
     file = folder / "families.json"
     if file.exists():
         data = json.loads(file.read_text())
@@ -119,12 +134,12 @@ what a padded prefill of several prompts does is in [families.md](../../families
 """
 
 
-def _built_in(dtype: str, record: ParityRecord) -> str:
+def _built_in(name: str, record: ParityRecord) -> str:
     config = record.config
     lines = [
-        f"## The built-in prompts, {dtype}",
+        f"## The built-in prompts, {name}",
         f"{config.model.label}, {config.model.weights} weights, {config.max_tokens} tokens, chunk "
-        f"{config.prefill_chunk}. {_machine(record.environment)} Data: [built-in-{dtype}.json](built-in-{dtype}.json).",
+        f"{config.prefill_chunk}. {_machine(record.environment)} Data: [built-in-{name}.json](built-in-{name}.json).",
         _table(
             ("case", "prompt", "pair", "verdict", "logits", "noise", "why"),
             [
@@ -191,9 +206,10 @@ def _table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines)
 
 
-def _command(model: str, dtype: str, file: Path) -> list[str]:
-    options = ["-m", model, "--prompts", "built-in", "--paths", "cli,mlx-server,mlx-batch-4", "--dtype", dtype]
-    options += ["-n", str(TOKENS[dtype]), "--prefill-chunk", "256", "--json", str(file), "--force"]
+def _command(model: str, part: Part, file: Path) -> list[str]:
+    options = ["-m", model, "--prompts", "built-in", "--paths", "cli,mlx-server,mlx-batch-4", "--dtype", part.dtype]
+    options += ["--cases", part.cases, "-n", str(part.tokens), "--prefill-chunk", str(part.chunk)]
+    options += ["--json", str(file), "--force"]
     return [sys.executable, "-m", "mlxcel_engine", "parity", *options]
 
 

@@ -44,11 +44,6 @@ def bisect(request: PathRequest, left: Side, right: Side, run: Run, compare: Com
     return done
 
 
-def culprit(trials: list[BisectTrial]) -> BisectTrial | None:
-    """The change that brought agreement back, if one did."""
-    return next((trial for trial in trials if trial.verdict == "identical"), None)
-
-
 def _trials(request: PathRequest, left: DecodePath, right: DecodePath, pieces: int) -> Iterator[_Trial]:
     """Each path's own settings (storage, batch width, cache), then the chunk, which both share."""
     for change, variant in variants_of(right).items():

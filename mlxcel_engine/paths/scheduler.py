@@ -129,8 +129,10 @@ class _Run:
                 scheduler.submit(self._priming()).result()
             self._engine.watch(self._log)
             with record_forwards(self._loaded.model, self._log, request.probe):
-                yield from self._own_steps(scheduler)
-                scheduler.shutdown(drain=False)  # nothing is to run unrecorded
+                try:
+                    yield from self._own_steps(scheduler)
+                finally:  # the worker must be still before the model's layers are let go
+                    scheduler.shutdown(drain=False)
         finally:
             scheduler.shutdown(drain=False)
         if path.width > 1 and not self._log.shared:

@@ -90,7 +90,7 @@ def cache_miss() -> SchedulerPath:
 
 
 def cache_hit() -> SchedulerPath:
-    """``dense`` with the prompt cache on, after a request with the same prompt stored its prefix."""
+    """``dense`` with the prompt cache on, after a request with the same history stored it."""
     return SchedulerPath("cache-hit", cache="primed")
 
 

@@ -10,15 +10,16 @@ from mlxcel_engine.engine import EngineConfig
 from mlxcel_engine.engine.sampling import GREEDY, ResolvedSampling, SamplingConfig
 from mlxcel_engine.parity.cases import Case
 from mlxcel_engine.parity.gate import judge
-from mlxcel_engine.paths import PathRequest, path_makers, scheduler, variants_of
+from mlxcel_engine.paths import PathRequest, PathRun, path_makers, scheduler, variants_of
 from mlxcel_engine.paths.scheduler import SchedulerPath
 from mlxcel_engine.paths.watched_engine import WatchedEngine
 from mlxcel_engine.prompts import Prompt, encode_prompt
-from tests.faults import row, run
+from tests.faults import row, run, scaled_projection
 from tests.loaded import tiny_loaded
 
 if TYPE_CHECKING:
-    from mlxcel_engine.paths import DecodePath
+    from mlxcel_engine.loader.load import LoadedModel
+    from mlxcel_engine.paths import DecodePath, TokenSteps
     from mlxcel_engine.records.evidence import Evidence
     from mlxcel_engine.records.parity import ParityRecord
 
@@ -91,6 +92,25 @@ def test_one_token_has_no_prefix_and_zero_tokens_forward_nothing() -> None:
         run_ = path.run(tiny_loaded(), PathRequest(Prompt("p", "", (1, 2), chat=False), 0, 16))
         assert list(run_.steps) == []
         assert run_.evidence().forwarded == 0
+
+
+def test_a_layer_is_located_in_the_workers_thread_and_beside_neighbours() -> None:
+    class Faulty(SchedulerPath):
+        def run(self, loaded: LoadedModel, request: PathRequest) -> PathRun:
+            real = super().run(loaded, request)
+
+            def steps() -> TokenSteps:
+                with scaled_projection(loaded.model, 1.2, 2):
+                    yield from real.steps
+
+            return PathRun(steps(), real.evidence, real.broken_claim)
+
+    paths = [path_makers()["cli"](), Faulty("paged", storage="paged"), Faulty("batch-3", width=3)]
+    record = run(tiny_loaded(), paths, n=24, locate=True)
+    for found in record.rows:
+        assert found.verdict in ("diverged", "drift")
+        assert found.located is not None
+        assert found.located.jump == "layer 2"
 
 
 def claims(path: SchedulerPath, monkeypatch: pytest.MonkeyPatch, engine: Any = None) -> str:

@@ -95,7 +95,13 @@ def test_a_projection_times_1_03_with_equal_ids_is_drift(loaded: LoadedModel) ->
 
 
 def test_the_gate_on_the_command_line_exits_0_with_the_switch_and_2_without() -> None:
-    assert command("--expect-identical", "-n", "8", MLXCEL_SDPA_DETERMINISTIC="1").returncode == 0
+    done = command("--expect-identical", "-n", "32", "--json", "-", MLXCEL_SDPA_DETERMINISTIC="1")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert len(rows) == 2 * 10
+    assert {row["verdict"] for row in rows} == {"identical"}
+    exact = {"cli", "mlx-server", "engine", "dense", "paged"}
+    assert {row["logits"] for row in rows if {row["left"], row["right"]} <= exact} == {"bitwise"}
     refused = command("--expect-identical", "-n", "8")
     assert refused.returncode == 2
     assert "MLXCEL_SDPA_DETERMINISTIC=1" in refused.stderr
@@ -103,7 +109,8 @@ def test_the_gate_on_the_command_line_exits_0_with_the_switch_and_2_without() ->
 
 @pytest.mark.parametrize("blas", ["bundled", "auto"])
 def test_every_blas_gives_the_same_tokens_and_is_in_the_record(blas: str) -> None:
-    done = command("-p", "What is the capital of France?", "--json", "-", MLXCEL_BLAS=blas)
+    question = ("-p", "What is the capital of France?", "--cases", "greedy", "--paths", "cli,mlx-server,engine")
+    done = command(*question, "--json", "-", MLXCEL_BLAS=blas)
     record: dict[str, Any] = json.loads(done.stdout)
     assert {s["text"] for s in record["streams"]} == {"The capital of France is Paris."}
     environment = record["environment"]

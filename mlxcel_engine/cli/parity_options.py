@@ -95,7 +95,8 @@ Paths = Annotated[
     typer.Option(
         "--paths",
         metavar="NAMES",
-        help="Decode paths, comma-separated. Default: all, those of other packages too.",
+        help="Comma-separated: cli, mlx-server, engine, dense, paged, cache-miss, cache-hit, batch-N, mlx-batch-N, "
+        "or one of another package. Default: all.",
         rich_help_panel=RUN_PANEL,
     ),
 ]

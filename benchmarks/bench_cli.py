@@ -6,7 +6,7 @@ by one place a round. Decode tok/s = (tokens - 1) / (time of the last token - ti
 The last lines give the medians, and bench over bare beside null over bare, which shows what the machine's noise does to
 a ratio.
 
-    python benchmarks/bench_cli.py --ctx 256 --tokens 64 --rounds 5
+    python -m benchmarks.bench_cli --ctx 256 --tokens 64 --rounds 5
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ arms of a case decode the same prompts, greedy, EOS ignored; their tokens are co
 and values, prefilled once, except in ``arrivals``, where prompts are prefilled, and timed, while others decode.
 Intervals are percentile bootstraps of the median.
 
-    python benchmarks/engine_batch.py --rounds 5 [CASE ...]
+    python -m benchmarks.engine_batch --rounds 5 [CASE ...]
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ round. Decode tok/s = (tokens - 1) / (time of the last token - time of the first
 prompt of exactly ``--ctx`` tokens and ``--tokens`` new ones, ignoring EOS. The null pair shows what the machine's
 noise does to a ratio; the interval is a percentile bootstrap of the median over the rounds.
 
-    python benchmarks/engine_ratio.py --ctx 256 --tokens 64 --rounds 5
+    python -m benchmarks.engine_ratio --ctx 256 --tokens 64 --rounds 5
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ live stream while a prompt of 1024 is prefilled, over the longest piece of that 
 
 Rounds, order, ``null`` and intervals are those of ``engine_batch.py``. Greedy, EOS ignored; tokens are compared.
 
-    python benchmarks/scheduler.py --rounds 5 [CASE ...]
+    python -m benchmarks.scheduler --rounds 5 [CASE ...]
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-from engine_batch import Case, Prompts, Result, random_ids, run_case
 from mlx_lm.generate import BatchGenerator
 
 import mlxcel_engine  # noqa: F401 - applies the BLAS settings before MLX is imported
+from benchmarks.engine_batch import Case, Prompts, Result, random_ids, run_case
 from mlxcel_engine.device import select_device
 from mlxcel_engine.engine import Engine, EngineConfig, SequenceSpec, StepBatch, StopRules, generate
 from mlxcel_engine.loader.cache import CheckpointCache, default_cache_root

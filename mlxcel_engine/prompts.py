@@ -9,17 +9,24 @@ from typing import TYPE_CHECKING
 from mlxcel_engine.errors import UsageError, one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """Prompt ids, as they go to every path; ``chat`` tells whether the chat template made them."""
+    """Prompt ids, as they go to every path; ``chat`` tells whether the chat template made them.
+
+    ``boundary`` tokens are the history of a conversation, which its next turn begins with too; None where that is all
+    but the last token.
+    """
 
     name: str
     text: str
     ids: tuple[int, ...]
     chat: bool
+    boundary: int | None = None
 
     @property
     def sha256(self) -> str:
@@ -47,10 +54,9 @@ def check_text(text: str) -> str:
 
 
 def encode_prompt(tokenizer: TokenizerWrapper, name: str, text: str, *, chat: bool) -> Prompt:
-    """Encode ``text`` as one user message through the chat template, or raw.
+    """Encode ``text`` as one user message through the chat template, or raw; see :func:`encode_messages`.
 
-    A rendered template is encoded without special tokens, since it writes its own; a raw text gets them unless it
-    starts with the BOS already.
+    A raw text gets special tokens unless it starts with the BOS already.
 
     Raises:
         UsageError: an empty text, one that encodes to nothing, or one that the template refuses.
@@ -58,20 +64,44 @@ def encode_prompt(tokenizer: TokenizerWrapper, name: str, text: str, *, chat: bo
     """
     check_text(text)
     if chat:
-        try:
-            rendered = tokenizer.apply_chat_template(
-                [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
-            )
-        except Exception as error:  # a template is code of the checkpoint's author and may raise anything
-            message = f"the chat template cannot render the prompt ({one_line(error)}); feed it raw"
-            raise UsageError(message) from error
-        ids = tokenizer.encode(rendered, add_special_tokens=False)
-    else:
-        bos = tokenizer.bos_token
-        ids = tokenizer.encode(text, add_special_tokens=bos is None or not text.startswith(bos))
+        return encode_messages(tokenizer, name, [{"role": "user", "content": text}])
+    bos = tokenizer.bos_token
+    ids = tokenizer.encode(text, add_special_tokens=bos is None or not text.startswith(bos))
     if not ids:
         raise UsageError(f"the prompt {text!r} encodes to no token; give some text")
-    return Prompt(name, text, tuple(int(i) for i in ids), chat)
+    return Prompt(name, text, tuple(int(i) for i in ids), chat=False)
+
+
+def encode_messages(tokenizer: TokenizerWrapper, name: str, messages: Sequence[Mapping[str, str]]) -> Prompt:
+    """Encode a conversation through the chat template; its text is that of the last message.
+
+    A rendered template is encoded without special tokens, since it writes its own. The history ends where the
+    rendering with and that without the generation prompt part.
+
+    Raises:
+        UsageError: the template refuses it, or it encodes to nothing.
+
+    """
+    ids, closed = (_rendered(tokenizer, messages, prompting=prompting) for prompting in (True, False))
+    text = messages[-1]["content"]
+    if not ids:
+        raise UsageError(f"the prompt {text!r} encodes to no token; give some text")
+    common = next((place for place, (a, b) in enumerate(zip(ids, closed, strict=False)) if a != b), len(closed))
+    boundary = min(common, len(ids) - 1) or None
+    return Prompt(name, text, ids, chat=True, boundary=boundary)
+
+
+def _rendered(
+    tokenizer: TokenizerWrapper, messages: Sequence[Mapping[str, str]], *, prompting: bool
+) -> tuple[int, ...]:
+    try:
+        rendered = tokenizer.apply_chat_template(
+            [dict(message) for message in messages], tokenize=False, add_generation_prompt=prompting
+        )
+    except Exception as error:  # a template is code of the checkpoint's author and may raise anything
+        message = f"the chat template cannot render the prompt ({one_line(error)}); feed it raw"
+        raise UsageError(message) from error
+    return tuple(int(i) for i in tokenizer.encode(rendered, add_special_tokens=False))
 
 
 def check_context(prompt: Prompt, max_tokens: int, context_length: int | None) -> None:

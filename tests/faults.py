@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from mlxcel_engine.device import select_device
 from mlxcel_engine.engine.kv.partial import strided
+from mlxcel_engine.engine.sampling import GREEDY
 from mlxcel_engine.environment import collect_environment
+from mlxcel_engine.parity.cases import Case
 from mlxcel_engine.parity.run import ParityOptions, run_parity
-from mlxcel_engine.paths import PathRun, all_paths
+from mlxcel_engine.paths import PathRun, path_makers
 from mlxcel_engine.paths.engine import EnginePath
 from mlxcel_engine.prompts import encode_prompt
 
@@ -79,16 +81,24 @@ def run(
     paths: list[DecodePath] | None = None,
     text: str = "two roads diverged",
     chat: bool = False,
+    cases: list[Case] | None = None,
     **options: Any,
 ) -> ParityRecord:
     """A parity run of one prompt; a path that crashed raises."""
     prompt = encode_prompt(loaded.tokenizer, "p", text, chat=chat)
     settings = ParityOptions(max_tokens=options.pop("n", 24), prefill_chunk=options.pop("chunk", 2048), **options)
-    chosen = all_paths() if paths is None else paths
-    outcome = run_parity(here(), loaded, [prompt], chosen, settings, Heard(), lambda _: None)
+    chosen = own_paths() if paths is None else paths
+    cases = [Case("greedy", GREEDY)] if cases is None else cases
+    outcome = run_parity(here(), loaded, cases, [prompt], chosen, settings, Heard(), lambda _: None)
     for failure in outcome.failures:
         raise failure
     return outcome.record
+
+
+def own_paths() -> list[DecodePath]:
+    """The paths of one request at a time: ``cli``, ``mlx-server`` and ``engine``."""
+    makers = path_makers()
+    return [makers[name]() for name in ("cli", "mlx-server", "engine")]
 
 
 def here() -> Environment:

@@ -19,8 +19,7 @@ from mlxcel_engine.loader.cache import CheckpointCache, default_cache_root
 from mlxcel_engine.loader.load import LoadedModel, load
 from mlxcel_engine.loader.policy import resolve_policy
 from mlxcel_engine.parity.gate import judge
-from mlxcel_engine.paths import all_paths
-from tests.faults import FaultyEngine, row, run
+from tests.faults import FaultyEngine, own_paths, row, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +76,7 @@ def test_dense_and_paged_are_bitwise_generate_step_over_128_steps(ctx: int, load
 
 
 def test_a_projection_times_1_3_diverges_with_index_and_both_tokens(loaded: LoadedModel) -> None:
-    record = run(loaded, [*all_paths()[:1], FaultyEngine(1.3, layer=15)], text=STORY, chat=True, n=64)
+    record = run(loaded, [*own_paths()[:1], FaultyEngine(1.3, layer=15)], text=STORY, chat=True, n=64)
     bad = row(record, "cli", "engine")
     assert bad.verdict == "diverged"
     assert bad.index is not None
@@ -87,7 +86,7 @@ def test_a_projection_times_1_3_diverges_with_index_and_both_tokens(loaded: Load
 
 
 def test_a_projection_times_1_03_with_equal_ids_is_drift(loaded: LoadedModel) -> None:
-    paths = [*all_paths()[:1], FaultyEngine(1.03, layer=15)]
+    paths = [*own_paths()[:1], FaultyEngine(1.03, layer=15)]
     record = run(loaded, paths, text="What is the capital of France?", chat=True)
     bad = row(record, "cli", "engine")
     assert bad.verdict == "drift"
@@ -96,7 +95,13 @@ def test_a_projection_times_1_03_with_equal_ids_is_drift(loaded: LoadedModel) ->
 
 
 def test_the_gate_on_the_command_line_exits_0_with_the_switch_and_2_without() -> None:
-    assert command("--expect-identical", "-n", "8", MLXCEL_SDPA_DETERMINISTIC="1").returncode == 0
+    done = command("--expect-identical", "-n", "32", "--json", "-", MLXCEL_SDPA_DETERMINISTIC="1")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert len(rows) == 2 * 10
+    assert {row["verdict"] for row in rows} == {"identical"}
+    exact = {"cli", "mlx-server", "engine", "dense", "paged"}
+    assert {row["logits"] for row in rows if {row["left"], row["right"]} <= exact} == {"bitwise"}
     refused = command("--expect-identical", "-n", "8")
     assert refused.returncode == 2
     assert "MLXCEL_SDPA_DETERMINISTIC=1" in refused.stderr
@@ -104,7 +109,8 @@ def test_the_gate_on_the_command_line_exits_0_with_the_switch_and_2_without() ->
 
 @pytest.mark.parametrize("blas", ["bundled", "auto"])
 def test_every_blas_gives_the_same_tokens_and_is_in_the_record(blas: str) -> None:
-    done = command("-p", "What is the capital of France?", "--json", "-", MLXCEL_BLAS=blas)
+    question = ("-p", "What is the capital of France?", "--cases", "greedy", "--paths", "cli,mlx-server,engine")
+    done = command(*question, "--json", "-", MLXCEL_BLAS=blas)
     record: dict[str, Any] = json.loads(done.stdout)
     assert {s["text"] for s in record["streams"]} == {"The capital of France is Paris."}
     environment = record["environment"]

@@ -10,6 +10,7 @@ import numpy as np
 
 from mlxcel_engine.errors import RunError, one_line
 from mlxcel_engine.parity.stream import Stream
+from mlxcel_engine.paths import CannotShowError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mlxcel_engine.loader.load import LoadedModel
-    from mlxcel_engine.paths import DecodePath, PathRequest
+    from mlxcel_engine.paths import DecodePath, PathRequest, PathRun
     from mlxcel_engine.records.evidence import Evidence
 
 
@@ -51,6 +52,8 @@ def collect(path: DecodePath, loaded: LoadedModel, request: PathRequest, on_toke
             texts.append(step.text)
             finish, dtype = step.finish_reason, str(step.logprobs.dtype).removeprefix("mlx.core.")
             on_token(len(ids))
+    except CannotShowError as error:
+        return Collected(Stream(path.name, request.prompt.sha256, unavailable=str(error)))
     except Exception as error:  # whatever a loop raises is that loop's failure, and the row must name it
         reason = f"failed after {len(ids)} tokens ({one_line(error)})"
         failure = RunError(f"path {path.name} {reason}; --debug shows where")
@@ -59,14 +62,16 @@ def collect(path: DecodePath, loaded: LoadedModel, request: PathRequest, on_toke
     finally:
         run.steps.close()
     evidence = run.evidence()
-    invalid = _not_as_claimed(request, evidence, len(ids), finish)
+    invalid = _not_as_claimed(run, request, evidence, len(ids), finish)
     if invalid is not None:
-        return Collected(Stream(path.name, evidence.prompt_sha256, invalid=invalid), dtype, evidence)
+        return Collected(Stream(path.name, request.prompt.sha256, invalid=invalid), dtype, evidence)
     stream = Stream(path.name, evidence.prompt_sha256, tuple(ids), rows, "".join(texts), finish)
     return Collected(stream, dtype, evidence)
 
 
-def _not_as_claimed(request: PathRequest, evidence: Evidence, tokens: int, finish: str | None) -> str | None:
+def _not_as_claimed(
+    run: PathRun, request: PathRequest, evidence: Evidence, tokens: int, finish: str | None
+) -> str | None:
     """Say in what the run was not what its row claims: the prompt forwarded once, a forward a token, an end."""
     if evidence.forwarded + evidence.adopted != len(request.prompt.ids) and request.max_tokens:
         seen = f"{evidence.forwarded} forwarded + {evidence.adopted} adopted"
@@ -75,4 +80,4 @@ def _not_as_claimed(request: PathRequest, evidence: Evidence, tokens: int, finis
         return f"{evidence.decode_forwards} forwards after the prompt for {tokens} tokens"
     if tokens and finish is None:
         return f"it ended after {tokens} tokens without a finish reason"
-    return None
+    return run.broken_claim(evidence)

@@ -3,11 +3,15 @@
 The *noise* of a pair is the largest logprob difference on the steps before the streams differ. With per-logprob
 noise of at most e, a gap between two candidates moves by at most 2e; so two greedy loops can part at a step by
 rounding alone only where the gap there is no larger than twice the noise seen before it.
+
+A seeded draw is an argmax, too: of the score of each token (tempered logprob plus noise that is a function of seed and
+position). The gap is then one of scores, in nats of the logprobs: times the temperature. A filter may keep a token on
+one side and drop it on the other; there is no gap then, and the difference of the two logprob rows takes its place.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,18 +19,30 @@ import numpy as np
 from mlxcel_engine.parity.stream import Stream, is_bitwise, step_difference
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from mlxcel_engine.records.parity import LogitsClass, VerdictName
 
+    Scorer = Callable[[Stream, int], NDArray[np.float32]]
+    """What ``[V]`` (nats, -inf where filtered) a stream's token at a step was the largest of."""
+
 NOISE_BOUNDS = {"float32": 2e-3, "float16": 0.1, "bfloat16": 0.5}
+
+
+def greedy_score(stream: Stream, index: int) -> NDArray[np.float32]:
+    """The logprobs themselves."""
+    return stream.logprobs[index]
 
 
 @dataclass(frozen=True)
 class Comparison:
     """The outcome for one pair; ``index`` and the tokens tell where they first differ, ``noise`` is in nats.
 
-    ``logits`` covers every step with a common context, the first divergent one included.
+    ``logits`` and ``differences``, the largest one of each step (nats), cover every step with a common context, the
+    first divergent one included. The gaps are how far each side's token led the other's at that step (nats); infinite
+    where the other was filtered, None where there is no such token.
     """
 
     verdict: VerdictName
@@ -36,10 +52,13 @@ class Comparison:
     right_token: int | None = None
     logits: LogitsClass | None = None
     noise: float | None = None
+    left_gap: float | None = None
+    right_gap: float | None = None
+    differences: tuple[float, ...] = ()
 
 
-def compare(left: Stream, right: Stream, bound: float) -> Comparison:
-    """Compare two greedy streams; ``bound`` (nats) is what noise of the dtype may reach.
+def compare(left: Stream, right: Stream, bound: float, score: Scorer = greedy_score) -> Comparison:
+    """Compare two streams of one case; ``bound`` (nats) is what noise of the dtype may reach.
 
     Raises:
         ValueError: ``bound`` is negative or not finite.
@@ -57,73 +76,71 @@ def compare(left: Stream, right: Stream, bound: float) -> Comparison:
             return Comparison("invalid", f"{stream.path}: {stream.invalid}")
     if not left.ids and not right.ids:
         return Comparison("invalid", "both streams are empty")
-    return _compare_tokens(left, right, bound)
+    return _compare_tokens(left, right, bound, score)
 
 
-def _compare_tokens(left: Stream, right: Stream, bound: float) -> Comparison:
+def _compare_tokens(left: Stream, right: Stream, bound: float, score: Scorer) -> Comparison:
     shared = min(len(left.ids), len(right.ids))
     index = next((i for i in range(shared) if left.ids[i] != right.ids[i]), shared)
-    differences = [step_difference(a, b) for a, b in zip(left.logprobs[:index], right.logprobs[:index], strict=True)]
-    noise = max(differences, default=None)
-    logits = _logits_class(left, right, index, bound)
-    tokens = (_token(left, index), _token(right, index))
-
+    rows = list(zip(left.logprobs[: index + 1], right.logprobs[: index + 1], strict=False))
+    differences = tuple(step_difference(a, b) for a, b in rows)
+    noise = max(differences[:index], default=None)
+    found = Comparison(
+        "identical", logits=_logits_class(rows, differences, bound), noise=noise, differences=differences
+    )
+    diverged = replace(
+        found, verdict="diverged", index=index, left_token=_token(left, index), right_token=_token(right, index)
+    )
     if index < shared:
-        verdict, reason = _judge_divergence(left, right, index, noise, bound)
-        return Comparison(verdict, reason, index, *tokens, logits, noise)
+        return _judge_divergence(left, right, diverged, bound, score)
     if len(left.ids) != len(right.ids):
         longer = left if len(left.ids) > len(right.ids) else right
-        reason = f"{longer.path} goes on after {index} tokens"
-        return Comparison("diverged", reason, index, *tokens, logits, noise)
+        return replace(diverged, reason=f"{longer.path} goes on after {index} tokens")
     if left.finish_reason != right.finish_reason:
         reason = f"same ids, but {left.path} ends by {left.finish_reason} and {right.path} by {right.finish_reason}"
-        return Comparison("diverged", reason, index, None, None, logits, noise)
+        return replace(diverged, reason=reason)
     if left.text != right.text:
-        return Comparison("diverged", "same ids, but the texts differ", index, None, None, logits, noise)
+        return replace(diverged, reason="same ids, but the texts differ")
     if noise is not None and noise > bound:
         reason = f"same ids, but the noise {noise:.2g} is beyond the bound {bound:g}"
-        return Comparison("drift", reason, logits=logits, noise=noise)
-    return Comparison("identical", logits=logits, noise=noise)
+        return replace(found, verdict="drift", reason=reason)
+    return found
 
 
-def _judge_divergence(
-    left: Stream, right: Stream, index: int, noise: float | None, bound: float
-) -> tuple[VerdictName, str]:
+def _judge_divergence(left: Stream, right: Stream, diverged: Comparison, bound: float, score: Scorer) -> Comparison:
     """Rounding or a bug, at the step where both streams go on with another token."""
-    gaps = (
-        _gap(left.logprobs[index], left.ids[index], right.ids[index]),
-        _gap(right.logprobs[index], right.ids[index], left.ids[index]),
-    )
-    for stream in (left, right):
-        row = stream.logprobs[index]
-        if not np.isfinite(row[stream.ids[index]]) or np.isnan(row).any():
-            return "diverged", f"{stream.path} has no finite logprobs at that step"
-        if row[stream.ids[index]] < row.max():
-            return "diverged", f"{stream.path} took a token that is not its own likeliest"
-    gap = max(gaps)
+    index, noise = len(diverged.differences) - 1, diverged.noise
+    gaps = []
+    for stream, other in ((left, right), (right, left)):
+        own = stream.ids[index]
+        if not np.isfinite(stream.logprobs[index][own]) or np.isnan(stream.logprobs[index]).any():
+            return replace(diverged, reason=f"{stream.path} has no finite logprobs at that step")
+        scores = score(stream, index)
+        if scores[own] < scores.max():
+            return replace(diverged, reason=f"{stream.path} took a token that is not its own best")
+        gaps.append(float(scores[own]) - float(scores[other.ids[index]]))
+    judged = replace(diverged, left_gap=gaps[0], right_gap=gaps[1])
     if noise is not None and noise > bound:
-        return "diverged", f"the noise before it, {noise:.2g}, is beyond the bound {bound:g}"
+        return replace(judged, reason=f"the noise before it, {noise:.2g}, is beyond the bound {bound:g}")
     limit = bound if noise is None else 2 * noise
     name = f"the bound {bound:g}" if noise is None else f"twice the noise {noise:.2g}"
-    if gap <= limit:
-        return "near-tie", f"the gap {gap:.2g} is within {name}"
-    return "diverged", f"the gap {gap:.2g} is beyond {name}"
-
-
-def _gap(logprobs: NDArray[np.float32], own: int, other: int) -> float:
-    """How far ``own``, which is finite, leads ``other`` (nats)."""
-    return float(logprobs[own]) - float(logprobs[other])
+    measured, what = max(gaps), "the gap"
+    if measured == float("inf"):
+        measured, what = diverged.differences[index], "a filter dropped one of the two, and the difference"
+    if measured <= limit:
+        return replace(judged, verdict="near-tie", reason=f"{what} {measured:.2g} is within {name}")
+    return replace(judged, reason=f"{what} {measured:.2g} is beyond {name}")
 
 
 def _token(stream: Stream, index: int) -> int | None:
     return stream.ids[index] if index < len(stream.ids) else None
 
 
-def _logits_class(left: Stream, right: Stream, index: int, bound: float) -> LogitsClass | None:
-    """Class the steps up to and including ``index``: their contexts are the same on both sides."""
-    rows = list(zip(left.logprobs[: index + 1], right.logprobs[: index + 1], strict=False))
+def _logits_class(
+    rows: list[tuple[NDArray[np.float32], NDArray[np.float32]]], differences: tuple[float, ...], bound: float
+) -> LogitsClass | None:
     if not rows:
         return None
-    if any(step_difference(a, b) > bound for a, b in rows):
+    if any(difference > bound for difference in differences):
         return "differ"
     return "bitwise" if all(is_bitwise(a, b) for a, b in rows) else "close"

@@ -1,13 +1,32 @@
 """Each decode loop, adapted to one protocol (:class:`~mlxcel_engine.paths.base.DecodePath`)."""
 
-from mlxcel_engine.paths.base import DecodePath, PathRequest, PathRun, TokenStep, TokenSteps
-from mlxcel_engine.paths.engine import EnginePath
-from mlxcel_engine.paths.mlx_lm_cli import MlxLmCli
-from mlxcel_engine.paths.mlx_lm_server import MlxLmServer
+from mlxcel_engine.paths.base import (
+    CannotShowError,
+    DecodePath,
+    PathRequest,
+    PathRun,
+    TokenStep,
+    TokenSteps,
+    variants_of,
+)
+from mlxcel_engine.paths.evidence import mlx_lm_evidence, observed_evidence
+from mlxcel_engine.paths.forward_log import ForwardLog, record_forwards
+from mlxcel_engine.paths.layer_probe import LayerProbe
+from mlxcel_engine.paths.registry import DEFAULT_WIDTH, path_makers
 
-__all__ = ["DecodePath", "PathRequest", "PathRun", "TokenStep", "TokenSteps", "all_paths"]
-
-
-def all_paths() -> list[DecodePath]:
-    """Every path there is, in the order of the tables."""
-    return [MlxLmCli(), MlxLmServer(), EnginePath()]
+__all__ = [
+    "DEFAULT_WIDTH",
+    "CannotShowError",
+    "DecodePath",
+    "ForwardLog",
+    "LayerProbe",
+    "PathRequest",
+    "PathRun",
+    "TokenStep",
+    "TokenSteps",
+    "mlx_lm_evidence",
+    "observed_evidence",
+    "path_makers",
+    "record_forwards",
+    "variants_of",
+]

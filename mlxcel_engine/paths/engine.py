@@ -29,7 +29,7 @@ class EnginePath:
         """See :meth:`DecodePath.run`."""
         log = ForwardLog(len(request.prompt.ids))
         engine = Engine(loaded.model)
-        return PathRun(_steps(engine, loaded, request, log), lambda: _evidence(engine, log, request))
+        return PathRun(_steps(engine, loaded, request, log), lambda: _evidence(engine, log, request), _not_dense)
 
 
 def _steps(engine: Engine, loaded: LoadedModel, request: PathRequest, log: ForwardLog) -> TokenSteps:
@@ -38,7 +38,7 @@ def _steps(engine: Engine, loaded: LoadedModel, request: PathRequest, log: Forwa
     spec = SequenceSpec(request.prompt.ids, request.sampling, request.prefill_chunk, request.max_tokens)
     rules = StopRules(loaded.eos_ids, request.max_tokens)
     stream = mx.default_stream(mx.default_device())
-    with wired_limit(loaded.model, [stream]), record_forwards(loaded.model, log):
+    with wired_limit(loaded.model, [stream]), record_forwards(loaded.model, log, request.probe):
         for step in generate(engine, spec, rules, loaded.tokenizer.detokenizer):
             yield TokenStep(step.token, step.logprobs, step.text, step.finish_reason)
 
@@ -47,3 +47,10 @@ def _evidence(engine: Engine, log: ForwardLog, request: PathRequest) -> Evidence
     if engine.support.batched:
         return observed_evidence(log, request, engine.storage, engine.counters.attention_calls, [])
     return mlx_lm_evidence(log, request, engine.support.reason)
+
+
+def _not_dense(evidence: Evidence) -> str | None:
+    own = evidence.storage.startswith("mlx-lm ")
+    if evidence.forwarded and not own and (evidence.storage != "dense" or not evidence.attention_calls):
+        return f"not over dense KV: {evidence.storage}, attention calls={evidence.attention_calls}"
+    return None

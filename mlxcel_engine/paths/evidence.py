@@ -13,23 +13,34 @@ if TYPE_CHECKING:
 
 
 def observed_evidence(
-    log: ForwardLog, request: PathRequest, storage: str, attention_calls: int | None, notes: list[str]
+    log: ForwardLog,
+    request: PathRequest,
+    storage: str,
+    attention_calls: int | None,
+    notes: list[str],
+    *,
+    prompt_cache: bool = False,
 ) -> Evidence:
-    """Evidence of a run of one request without a prompt cache, its partition read from the forwards it made."""
+    """Evidence of a run of one request, its partition read from the forwards it made.
+
+    Adopted tokens were not seen to go through the model: they count as those of the prompt.
+    """
     return Evidence(
         storage=storage,
         attention_calls=attention_calls,
-        adopted=0,
+        adopted=log.adopted,
         forwarded=log.forwarded,
         partition=log.partition,
-        prompt_sha256=hash_ids(log.prompt_ids()),
+        prompt_sha256=hash_ids((*request.prompt.ids[: log.adopted], *log.prompt_ids())),
         decode_forwards=log.decode_forwards,
-        prompt_cache=False,
+        widest_batch=max(log.widths, default=1),
+        prompt_cache=prompt_cache,
         chunk=request.prefill_chunk,
         notes=notes,
     )
 
 
-def mlx_lm_evidence(log: ForwardLog, request: PathRequest, *notes: str) -> Evidence:
+def mlx_lm_evidence(log: ForwardLog, request: PathRequest, *notes: str, prompt_cache: bool = False) -> Evidence:
     """Evidence of a run over ``mlx-lm``'s own cache objects."""
-    return observed_evidence(log, request, f"mlx-lm {'+'.join(sorted(log.caches))}", None, list(notes))
+    storage = f"mlx-lm {'+'.join(sorted(log.caches))}"
+    return observed_evidence(log, request, storage, None, list(notes), prompt_cache=prompt_cache)

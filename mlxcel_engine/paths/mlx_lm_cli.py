@@ -34,7 +34,7 @@ def _steps(loaded: LoadedModel, request: PathRequest, log: ForwardLog) -> TokenS
     from mlx_lm.generate import DEFAULT_QUANTIZED_KV_START, stream_generate
 
     sampler, processors = as_mlx_lm(RowSampler(request.sampling, request.prompt.ids))
-    with record_forwards(loaded.model, log):
+    with record_forwards(loaded.model, log, request.probe):
         for response in stream_generate(
             loaded.model,
             loaded.tokenizer,

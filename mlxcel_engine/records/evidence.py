@@ -9,8 +9,8 @@ class Evidence(Record):
     ``partition`` lists the ``[start, stop)`` pieces of the prompt in the order they went through the model, the
     last token's own forward included; ``prompt_sha256`` is the hash of its ids as the model got them.
     ``forwarded`` counts prompt tokens, ``adopted`` those taken from a prompt cache instead, ``decode_forwards`` the
-    forwards after the prompt (lookahead included). ``attention_calls`` counts calls into the path's own KV view;
-    None where the path keeps ``mlx-lm``'s caches.
+    forwards after the prompt (lookahead included), ``widest_batch`` the most rows that one of these had.
+    ``attention_calls`` counts calls into the path's own KV view; None where the path keeps ``mlx-lm``'s caches.
     """
 
     storage: str
@@ -20,6 +20,7 @@ class Evidence(Record):
     partition: list[tuple[int, int]]
     prompt_sha256: str
     decode_forwards: int
+    widest_batch: int
     prompt_cache: bool
     chunk: int
     notes: list[str]

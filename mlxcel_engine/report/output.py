@@ -25,6 +25,7 @@ class OutputFile:
 
     def __init__(self, path: str | None, *, force: bool) -> None:
         self.is_stdout = path == "-"
+        self.wanted = path is not None
         self._last = ""
         self._path = None if path is None or self.is_stdout else Path(os.path.realpath(path))
         self._claimed = False

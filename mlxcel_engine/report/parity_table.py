@@ -1,4 +1,4 @@
-"""The table of a parity record, and the streams beside it. Only renders."""
+"""The tables of a parity record. Only renders."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from mlxcel_engine.report.parity_details import difference_lines
+from mlxcel_engine.report.parity_summary import summary_table
+from mlxcel_engine.report.sparkline import scale, sparkline
 from mlxcel_engine.report.table import make_table, print_plainly
 
 if TYPE_CHECKING:
@@ -13,9 +16,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from mlxcel_engine.records.evidence import Evidence
-    from mlxcel_engine.records.parity import ParityRecord, ParityRow, StreamRecord
+    from mlxcel_engine.records.parity import CaseRecord, ForcedRow, ParityRecord, ParityRow, PromptRecord, StreamRecord
 
-_STYLES = {
+STYLES = {
     "identical": "green",
     "near-tie": "yellow",
     "drift": "red",
@@ -23,28 +26,100 @@ _STYLES = {
     "invalid": "bold red",
     "n/a": "dim",
 }
+_NARROW = 120  # columns; below, evidence and text have tables of their own
 
 
 def print_parity(record: ParityRecord, console: Console) -> None:
     """Print what ran, each path's stream, and one row a pair; off a terminal without padding at a line's end."""
-    print_plainly(console, lambda: _print(record, console))
+    print_plainly(console, lambda: _Printer(console).record(record))
 
 
-def _print(record: ParityRecord, console: Console) -> None:
-    for line in _heading(record):
-        console.print(Text(line))
-    for case in record.config.cases:
-        for prompt in record.config.prompts:
-            console.print()
-            how = "chat template" if prompt.chat_template else "raw"
-            text = f"{case}, {prompt.name} ({len(prompt.ids)} tokens, {how}): {_short(prompt.text, 60)}"
-            console.print(Text(text))
-            streams = [s for s in record.streams if (s.case, s.prompt) == (case, prompt.name)]
-            console.print(_streams_table(streams, console))
-            console.print(_pairs_table([r for r in record.rows if (r.case, r.prompt) == (case, prompt.name)], console))
+class _Printer:
+    """Prints to one console: a terminal of some width, or a pipe, where a row is a line however long."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._plain = not console.is_terminal
+        self._narrow = console.is_terminal and console.width < _NARROW
+        self._ascii = not console.encoding.lower().startswith("utf")
+
+    def record(self, record: ParityRecord) -> None:
+        for line in _heading(record, scale(ascii_only=self._ascii)):
+            self._console.print(Text(line))
+        for case in record.config.cases:
+            for prompt in record.config.prompts:
+                self._section(record, case.name, prompt)
+        if len(record.config.prompts) > 1 and record.rows:
+            self._console.print()
+            self._console.print(summary_table(record.rows, self._table))
+        if not record.complete:
+            self._console.print()
+            self._console.print(Text("incomplete: the run was stopped before its end", style="bold red"))
+
+    def _section(self, record: ParityRecord, case: str, prompt: PromptRecord) -> None:
+        def here(item: StreamRecord | ParityRow | ForcedRow) -> bool:
+            return (item.case, item.prompt) == (case, prompt.name)
+
+        streams = [stream for stream in record.streams if here(stream)]
+        if not streams:
+            return
+        how = "chat template" if prompt.chat_template else "raw"
+        self._console.print()
+        title = f"{case}, {prompt.name} ({len(prompt.ids)} tokens, {how}): {_short(prompt.text, 60)}"
+        self._console.print(Text(title, style="" if self._plain else "bold"))
+        self._streams(streams)
+        rows = [row for row in record.rows if here(row)]
+        if rows:
+            self._console.print(self._pairs(rows))
+        for row in rows:
+            for line in difference_lines(row, ascii_only=self._ascii):
+                self._console.print(Text(line))
+        forced = [row for row in record.forced if here(row)]
+        if forced:
+            self._console.print(self._forced(forced))
+
+    def _streams(self, streams: list[StreamRecord]) -> None:
+        if self._narrow:
+            table, evidence = self._table("path", "tokens", "finish", "text"), self._table("path", "evidence")
+            for path, tokens, finish, seen, text in _stream_cells(streams):
+                table.add_row(path, tokens, finish, text)
+                evidence.add_row(path, seen)
+            self._console.print(table)
+            self._console.print(evidence)
+            return
+        table = self._table("path", "tokens", "finish", "evidence", "text")
+        for cells in _stream_cells(streams):
+            table.add_row(*cells)
+        self._console.print(table)
+
+    def _pairs(self, rows: list[ParityRow]) -> Table:
+        table = self._table("pair", "verdict", "logits", "noise", "each step's difference")
+        for row in rows:
+            verdict = Text(row.verdict, style=STYLES[row.verdict])
+            if row.index is not None:
+                verdict.append(f" at {row.index}")
+            noise = "-" if row.max_abs_logprob_diff is None else f"{row.max_abs_logprob_diff:.2g}"
+            marks = sparkline(row.differences, 20 if self._narrow else 40, ascii_only=self._ascii)
+            table.add_row(f"{row.left} - {row.right}", verdict, row.logits or "-", noise, Text(marks))
+        return table
+
+    def _forced(self, rows: list[ForcedRow]) -> Table:
+        table = self._table(f"over {rows[0].reference}'s tokens", "steps", "largest", "mean", "largest KL", "top-1")
+        for row in rows:
+            pair = f"{row.left} - {row.right}"
+            if row.max_abs_logprob_diff is None:
+                table.add_row(pair, "-", Text(row.reason))
+                continue
+            figures = (row.max_abs_logprob_diff, row.mean_abs_logprob_diff, row.kl_max)
+            shown = ["-" if figure is None else f"{figure:.2g}" for figure in figures]
+            table.add_row(pair, str(row.steps), *shown, f"{100 * (row.top1_agreement or 0):.1f} %")
+        return table
+
+    def _table(self, *columns: str) -> Table:
+        return make_table(self._console, *columns)
 
 
-def _heading(record: ParityRecord) -> list[str]:
+def _heading(record: ParityRecord, marks: str) -> list[str]:
     model, env, config = record.config.model, record.environment, record.config
     bound = "by dtype" if config.noise_bound is None else f"{config.noise_bound:g}"
     switch = "on" if env.deterministic else "off"
@@ -52,44 +127,36 @@ def _heading(record: ParityRecord) -> list[str]:
         f"{model.label}: {model.architecture}, {env.dtype}, {model.weights} weights, on {env.device_name}",
         f"mlx {env.mlx}, mlx-lm {env.mlx_lm}, BLAS {env.blas}, deterministic {switch}, "
         f"noise bound {bound}, chunk {config.prefill_chunk}",
+        f"differences of logprobs in nats; marks: {marks}",
+        *(
+            _sampling(case)
+            for case in config.cases
+            if case.effective["seed"] is not None or len(case.effective["order"]) > 1
+        ),
     ]
 
 
-def _streams_table(streams: list[StreamRecord], console: Console) -> Table:
-    table = make_table(console, "path", "tokens", "finish", "evidence", "text")
+def _sampling(case: CaseRecord) -> str:
+    acts = case.effective
+    seed = "" if acts["seed"] is None else f"; seed {acts['seed']}"
+    windows = f"; windows: penalties {acts['repeat_last_n']}, DRY {acts['dry_penalty_last_n']}"
+    return f"{case.name}: {', '.join(acts['order'])}{windows}{seed}"
+
+
+def _stream_cells(streams: list[StreamRecord]) -> list[tuple[str, str, str, Text, Text]]:
+    """Path, tokens, finish, evidence and text of each; a text that was shown already is named by its path."""
+    cells = []
     first: dict[str, str] = {}
     for stream in streams:
-        if stream.unavailable or stream.invalid:
-            table.add_row(stream.path, "-", "-", Text(stream.unavailable or stream.invalid or ""), "-")
-        else:
-            finish = stream.finish_reason or "none"
-            same = first.setdefault(stream.text, stream.path)
-            shown = Text(repr(stream.text) if same == stream.path else f"the same as {same}")
-            table.add_row(stream.path, str(len(stream.ids)), finish, _evidence(stream.evidence), shown)
-    return table
-
-
-def _pairs_table(rows: list[ParityRow], console: Console) -> Table:
-    table = make_table(console, "pair", "verdict", "logits", "noise", "first difference")
-    for row in rows:
-        verdict = Text(row.verdict, style=_STYLES[row.verdict])
-        if row.index is not None:
-            verdict.append(f" at {row.index}")
-        noise = "-" if row.max_abs_logprob_diff is None else f"{row.max_abs_logprob_diff:.2g}"
-        table.add_row(f"{row.left} - {row.right}", verdict, row.logits or "-", noise, Text(_difference(row)))
-    return table
-
-
-def _difference(row: ParityRow) -> str:
-    if row.index is None:
-        return row.reason
-    sides = (_token(row.left_token, row.left_text), _token(row.right_token, row.right_text))
-    tokens = "" if row.left_token is None and row.right_token is None else f"{sides[0]} against {sides[1]}: "
-    return tokens + row.reason
-
-
-def _token(token: int | None, text: str | None) -> str:
-    return "the end" if token is None else f"{token} {text!r}"
+        if stream.unavailable is not None or stream.invalid is not None:
+            why = f"n/a: {stream.unavailable}" if stream.unavailable is not None else f"invalid: {stream.invalid}"
+            cells.append((stream.path, "-", "-", Text(why), Text("-")))
+            continue
+        same = first.setdefault(stream.text, stream.path)
+        shown = repr(stream.text) if same == stream.path else f"the same as {same}"
+        count, finish = str(len(stream.ids)), stream.finish_reason or "none"
+        cells.append((stream.path, count, finish, _evidence(stream.evidence), Text(shown)))
+    return cells
 
 
 def _evidence(evidence: Evidence | None) -> Text:
@@ -98,8 +165,12 @@ def _evidence(evidence: Evidence | None) -> Text:
     parts = [evidence.storage]
     if evidence.attention_calls is not None:
         parts.append(f"attention calls={evidence.attention_calls}")
+    if evidence.prompt_cache:
+        parts.append(f"prompt cache on, adopted {evidence.adopted}")
     parts.append("prompt " + "+".join(f"[{start},{stop})" for start, stop in evidence.partition))
     parts.append(f"{evidence.decode_forwards} decode forwards")
+    if evidence.widest_batch > 1:
+        parts.append(f"up to {evidence.widest_batch} rows")
     return Text("; ".join([*parts, *evidence.notes]))
 
 

@@ -6,10 +6,9 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,37 +18,20 @@ from mlxcel_engine.paths import PathRun
 from mlxcel_engine.paths.engine import EnginePath
 from mlxcel_engine.preload import PRELOAD
 from mlxcel_engine.records.parity import ParityRecord
+from tests.cli.command import PATHS, one_line, parity, start, wait_for
 from tests.faults import FaultyEngine
-from tests.loaded import write_checkpoint
 
 if TYPE_CHECKING:
     from mlxcel_engine.loader.load import LoadedModel
     from mlxcel_engine.paths import PathRequest, TokenSteps
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_checkpoint(tmp_path_factory.mktemp("models") / "tiny-llama"))
-
-
-def parity(checkpoint: str, *options: str) -> int:
-    return main(["parity", "-m", checkpoint, "-p", "to be or not", "-n", "8", *options])
-
-
-def one_line(text: str) -> str:
-    """The error line of ``text``; nothing else may look like one, and there is no traceback."""
-    lines = [line for line in text.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1
-    assert "Traceback" not in text
-    return lines[0]
-
-
 def test_the_table_goes_to_stdout_and_progress_to_stderr(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert parity(checkpoint) == 0
+    assert parity(checkpoint, "--cases", "greedy") == 0
     out, err = capsys.readouterr()
     assert "tiny-llama: llama, float32, unquantized weights" in out
-    for pair in ("cli - mlx-server", "cli - engine", "mlx-server - engine"):
-        (line,) = (line for line in out.splitlines() if line.startswith(pair))
+    for pair in ("cli - mlx-server", "cli - engine"):
+        (line,) = (line for line in out.splitlines() if line.startswith(f"{pair} "))
         assert "identical" in line
         assert "bitwise" in line
     assert "\x1b" not in out + err
@@ -66,7 +48,8 @@ def test_the_record_is_complete_and_reads_back(
     raw = json.loads(file.read_text())
     assert (raw["schema"], raw["kind"]) == (1, "parity")
     record = ParityRecord.model_validate(raw)
-    assert [stream.path for stream in record.streams] == ["cli", "mlx-server", "engine"]
+    assert [stream.path for stream in record.streams] == PATHS * 2
+    assert record.complete
     assert len({stream.prompt_sha256 for stream in record.streams}) == 1
     assert record.environment.deterministic
     assert record.environment.variables["MLXCEL_SDPA_DETERMINISTIC"] == "1"
@@ -105,11 +88,11 @@ def test_the_gate_fires(
 ) -> None:
     import mlxcel_engine.paths as paths
 
-    real = paths.all_paths()[:2]
-    monkeypatch.setattr(paths, "all_paths", lambda: [*real, FaultyEngine(factor)])
-    assert parity(checkpoint, "--expect-identical", "-n", tokens) == 1
+    real = paths.path_makers()
+    monkeypatch.setattr(paths, "path_makers", lambda width: {**real, "engine": lambda: FaultyEngine(factor)})
+    assert parity(checkpoint, "--expect-identical", "-n", tokens, "--cases", "greedy") == 1
     out, err = capsys.readouterr()
-    (line,) = (line for line in out.splitlines() if line.startswith("cli - engine"))
+    (line,) = (line for line in out.splitlines() if line.startswith("cli - engine "))
     assert verdict in line
     assert f"gate: greedy, prompt-1: cli against engine: {verdict}" in err
     assert parity(checkpoint, "-n", tokens) == 0  # without the gate it is a recorded baseline
@@ -141,8 +124,8 @@ def test_a_crashed_path_exits_3_keeps_the_others_and_hides_the_traceback_unless_
 
     import mlxcel_engine.paths as paths
 
-    real = paths.all_paths()[:2]
-    monkeypatch.setattr(paths, "all_paths", lambda: [*real, Crashing()])
+    real = paths.path_makers()
+    monkeypatch.setattr(paths, "path_makers", lambda width: {**real, "engine": Crashing})
     file = tmp_path / "out.json"
     assert parity(checkpoint, "--json", str(file)) == 3
     out, err = capsys.readouterr()
@@ -214,14 +197,6 @@ def test_help_version_and_unknown_commands(capsys: pytest.CaptureFixture[str]) -
     assert "pairty" in one_line(capsys.readouterr().err)
 
 
-RUN = "import sys; from mlxcel_engine.cli.main import main; sys.exit(main(sys.argv[1:]))"
-
-
-def start(checkpoint: str, *options: str, **pipes: Any) -> subprocess.Popen[str]:
-    arguments = [sys.executable, "-c", RUN, "parity", "-m", checkpoint, "-p", "to be", *options]
-    return subprocess.Popen(arguments, text=True, stderr=subprocess.PIPE, **pipes)
-
-
 def test_a_reader_that_leaves_does_not_change_the_exit_code(checkpoint: str) -> None:
     for options, code in ((("--expect-identical",), 0), (("--expect-identical", "--paths", "cli"), 3)):
         reading, writing = os.pipe()
@@ -234,15 +209,14 @@ def test_a_reader_that_leaves_does_not_change_the_exit_code(checkpoint: str) -> 
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_run_that_is_stopped_gives_its_output_name_back(
+def test_a_run_that_is_stopped_before_its_first_stream_gives_its_output_names_back(
     number: signal.Signals, code: int, checkpoint: str, tmp_path: Path
 ) -> None:
-    file = tmp_path / "out.json"
-    with start(checkpoint, "-n", "450", "--json", str(file), stdout=subprocess.DEVNULL) as process:
+    outputs = ("--json", str(tmp_path / "out.json"), "--svg", str(tmp_path / "out.svg"))
+    with start(checkpoint, "-n", "450", *outputs, stdout=subprocess.DEVNULL) as process:
         assert process.stderr is not None
-        while "greedy" not in (line := process.stderr.readline()):
-            assert line, "it ended before it began"
-        assert file.exists()
+        wait_for("greedy", process)
+        assert (tmp_path / "out.json").exists()
         process.send_signal(number)
         rest = process.stderr.read()
     assert process.returncode == code

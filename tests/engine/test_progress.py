@@ -20,8 +20,9 @@ from mlxcel_engine.engine import (
     generate,
 )
 from mlxcel_engine.errors import EngineError
-from mlxcel_engine.paths import PathRequest, all_paths
+from mlxcel_engine.paths import PathRequest
 from mlxcel_engine.prompts import encode_prompt
+from tests.faults import own_paths
 from tests.loaded import tiny_loaded
 
 from .test_text import STOPS, TEXTS, cut
@@ -120,7 +121,7 @@ def test_what_cannot_be_honoured_is_refused_before_any_forward() -> None:
 def heard(eos_ids: tuple[int, ...], ids: Sequence[int], limit: int) -> dict[str, list[tuple[int, str, str | None]]]:
     """What each path yields for the same scripted draws."""
     found = {}
-    for path in all_paths():
+    for path in own_paths():
         loaded = tiny_loaded(eos_ids=eos_ids, model=scripted(ids, 9))
         prompt = encode_prompt(loaded.tokenizer, "p", "two roads", chat=False)
         steps = path.run(loaded, PathRequest(prompt, limit, 2048)).steps

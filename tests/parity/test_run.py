@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 import pytest
 
+from mlxcel_engine.engine.sampling import GREEDY
 from mlxcel_engine.errors import RunError, UsageError
+from mlxcel_engine.parity.cases import Case
 from mlxcel_engine.parity.gate import judge
 from mlxcel_engine.parity.run import ParityOptions, run_parity
-from mlxcel_engine.paths import PathRequest, PathRun, all_paths
+from mlxcel_engine.paths import PathRequest, PathRun
 from mlxcel_engine.paths.engine import EnginePath
 from mlxcel_engine.prompts import Prompt, encode_prompt
-from tests.faults import FaultyEngine, Heard, here, row, run
+from tests.faults import FaultyEngine, Heard, here, own_paths, row, run
 from tests.loaded import tiny_loaded
 
 if TYPE_CHECKING:
@@ -26,18 +28,14 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("name", ["llama", "qwen3", "mixtral", "gemma2", "lfm2", "llama-sliding"])
 def test_the_three_paths_are_identical_bitwise(name: str) -> None:
     record = run(tiny_loaded(name))
-    assert [(r.left, r.right) for r in record.rows] == [
-        ("cli", "mlx-server"),
-        ("cli", "engine"),
-        ("mlx-server", "engine"),
-    ]
+    assert [(r.left, r.right) for r in record.rows] == [("cli", "mlx-server"), ("cli", "engine")]
     assert {(r.verdict, r.logits) for r in record.rows} == {("identical", "bitwise")}
     assert judge(record.rows).exit_code == 0
     assert {len(s.ids) for s in record.streams} == {24}
 
 
 def test_a_wrong_projection_diverges_and_the_row_names_index_and_tokens() -> None:
-    record = run(tiny_loaded(), [*all_paths()[:2], FaultyEngine(1.3)])
+    record = run(tiny_loaded(), [*own_paths()[:2], FaultyEngine(1.3)])
     bad = row(record, "cli", "engine")
     cli, engine = (next(s for s in record.streams if s.path == p) for p in ("cli", "engine"))
     assert bad.verdict == "diverged"
@@ -50,7 +48,7 @@ def test_a_wrong_projection_diverges_and_the_row_names_index_and_tokens() -> Non
 
 
 def test_a_slightly_wrong_projection_with_equal_ids_is_drift() -> None:
-    record = run(tiny_loaded(), [*all_paths()[:2], FaultyEngine(1.03)], n=6)
+    record = run(tiny_loaded(), [*own_paths()[:2], FaultyEngine(1.03)], n=6)
     bad = row(record, "cli", "engine")
     assert (bad.verdict, bad.index) == ("drift", None)
     assert bad.max_abs_logprob_diff is not None
@@ -59,7 +57,7 @@ def test_a_slightly_wrong_projection_with_equal_ids_is_drift() -> None:
 
 
 def test_equal_tokens_with_a_wide_bound_are_identical_but_not_bitwise_and_fail_the_gate() -> None:
-    record = run(tiny_loaded(), [*all_paths()[:1], FaultyEngine(1.03)], n=6, noise_bound=100.0)
+    record = run(tiny_loaded(), [*own_paths()[:1], FaultyEngine(1.03)], n=6, noise_bound=100.0)
     assert [(r.verdict, r.logits) for r in record.rows] == [("identical", "close")]
     assert judge(record.rows).exit_code == 1
 
@@ -82,7 +80,7 @@ def test_an_eos_that_one_path_ignores_is_found() -> None:
 
     ids = run(tiny_loaded()).streams[0].ids
     eos = next(i for i in ids[3:] if i not in ids[:3])
-    record = run(tiny_loaded(eos_ids=(eos,)), [*all_paths()[:1], Deaf()])
+    record = run(tiny_loaded(eos_ids=(eos,)), [*own_paths()[:1], Deaf()])
     assert [(r.verdict, r.index) for r in record.rows] == [("diverged", ids.index(eos) + 1)]
 
 
@@ -129,11 +127,11 @@ def test_a_path_that_cannot_run_the_model_is_not_a_failure_unless_nothing_is_com
         def unavailable(self, loaded: LoadedModel) -> str | None:
             return "no such kernel"
 
-    record = run(tiny_loaded(), [*all_paths()[:2], Unable()])
-    assert [r.verdict for r in record.rows] == ["identical", "n/a", "n/a"]
+    record = run(tiny_loaded(), [*own_paths()[:2], Unable()])
+    assert [r.verdict for r in record.rows] == ["identical", "n/a"]
     assert "no such kernel" in record.rows[1].reason
     assert judge(record.rows).exit_code == 0
-    assert judge(run(tiny_loaded(), [all_paths()[0], Unable()]).rows).exit_code == 3
+    assert judge(run(tiny_loaded(), [own_paths()[0], Unable()]).rows).exit_code == 3
 
 
 def test_a_path_that_skips_a_part_of_the_prompt_is_invalid() -> None:
@@ -144,7 +142,7 @@ def test_a_path_that_skips_a_part_of_the_prompt_is_invalid() -> None:
                 real.steps, lambda: real.evidence().model_copy(update={"forwarded": len(request.prompt.ids) - 1})
             )
 
-    record = run(tiny_loaded(), [all_paths()[0], Skipping()])
+    record = run(tiny_loaded(), [own_paths()[0], Skipping()])
     assert [r.verdict for r in record.rows] == ["invalid"]
     assert "17 forwarded" in record.rows[0].reason
     assert judge(record.rows).exit_code == 1
@@ -156,7 +154,7 @@ def test_a_path_that_feeds_other_ids_is_found_by_what_the_model_got() -> None:
             ids = request.prompt.ids
             return super().run(loaded, replace(request, prompt=replace(request.prompt, ids=(*ids[1::-1], *ids[2:]))))
 
-    record = run(tiny_loaded(), [all_paths()[0], Swapping()])
+    record = run(tiny_loaded(), [own_paths()[0], Swapping()])
     assert [(r.verdict, r.reason) for r in record.rows] == [("invalid", "the prompt ids differ")]
 
 
@@ -174,7 +172,7 @@ def test_a_prompt_that_goes_through_twice_is_invalid() -> None:
 
             return PathRun(steps(), run.evidence)
 
-    record = run(tiny_loaded(), [all_paths()[0], Twice()], n=4)
+    record = run(tiny_loaded(), [own_paths()[0], Twice()], n=4)
     assert record.rows[0].verdict == "invalid"
     assert "5 forwards after the prompt for 4 tokens" in record.rows[0].reason
 
@@ -182,15 +180,15 @@ def test_a_prompt_that_goes_through_twice_is_invalid() -> None:
 def test_two_runs_on_one_model_at_a_time_are_refused() -> None:
     loaded = tiny_loaded()
     request = PathRequest(Prompt("p", "", (1, 2, 3), chat=False), 4, 2048)
-    first, second = (path.run(loaded, request).steps for path in all_paths()[:2])
+    first, second = (path.run(loaded, request).steps for path in own_paths()[:2])
     next(first)
     with pytest.raises(RunError, match="another run on this model is still open"):
         next(second)
     first.close()
-    assert len(list(all_paths()[2].run(loaded, request).steps)) == 4
+    assert len(list(own_paths()[2].run(loaded, request).steps)) == 4
 
 
-@pytest.mark.parametrize("path", all_paths(), ids=lambda path: str(path.name))
+@pytest.mark.parametrize("path", own_paths(), ids=lambda path: str(path.name))
 def test_zero_tokens_are_an_empty_result_and_fewer_are_refused(path: DecodePath) -> None:
     loaded = tiny_loaded()
     prompt = Prompt("p", "", (1, 2, 3), chat=False)
@@ -207,7 +205,9 @@ def test_a_thinking_tag_is_a_piece_of_its_own_and_then_close_is_enough() -> None
     loaded.tokenizer._think_start, loaded.tokenizer._think_start_tokens = "<t>", tuple(think)
     prompt = encode_prompt(loaded.tokenizer, "p", "think about it <t>\n", chat=False)
     prompt = replace(prompt, chat=True)
-    outcome = run_parity(here(), loaded, [prompt], all_paths(), ParityOptions(8, 2048), Heard(), lambda _: None)
+    outcome = run_parity(
+        here(), loaded, [Case("greedy", GREEDY)], [prompt], own_paths(), ParityOptions(8, 2048), Heard(), lambda _: None
+    )
     server = next(s for s in outcome.record.streams if s.path == "mlx-server").evidence
     assert server is not None
     assert server.partition == [(0, 15), (15, 18), (18, 19)]
@@ -217,9 +217,9 @@ def test_a_thinking_tag_is_a_piece_of_its_own_and_then_close_is_enough() -> None
 def test_nan_logits_never_pass() -> None:
     loaded = tiny_loaded()
     with pytest.raises(RunError, match="every token is masked or NaN"):
-        run(loaded, [all_paths()[0], FaultyEngine(float("nan"))], n=4)
+        run(loaded, [own_paths()[0], FaultyEngine(float("nan"))], n=4)
     loaded.model.layers[1].self_attn.o_proj.weight *= float("nan")
-    record = run(loaded, all_paths()[:2], n=4)
+    record = run(loaded, own_paths()[:2], n=4)
     assert {r.verdict for r in record.rows} == {"drift"}
     assert judge(record.rows).exit_code == 1
 
@@ -240,22 +240,32 @@ def test_a_crashed_path_is_named() -> None:
     loaded = tiny_loaded()
     settings = ParityOptions(4, 2048)
     prompt = Prompt("p", "p", (1, 2, 3), chat=False)
-    outcome = run_parity(here(), loaded, [prompt], [Crashing(), *all_paths()[:2]], settings, Heard(), lambda _: None)
-    assert [(r.left, r.right, r.verdict) for r in outcome.record.rows] == [
-        ("cli", "mlx-server", "identical"),
-        ("cli", "engine", "invalid"),
-        ("mlx-server", "engine", "invalid"),
-    ]
-    assert "broken pipe" in outcome.record.rows[1].reason
+    outcome = run_parity(
+        here(),
+        loaded,
+        [Case("greedy", GREEDY)],
+        [prompt],
+        [Crashing(), *own_paths()[:2]],
+        settings,
+        Heard(),
+        lambda _: None,
+    )
+    rows = {(r.left, r.right): r for r in outcome.record.rows}
+    assert rows["cli", "mlx-server"].verdict == "identical"
+    assert rows["cli", "engine"].verdict == "invalid"
+    assert "broken pipe" in rows["cli", "engine"].reason
 
 
-def test_the_record_is_saved_after_every_prompt() -> None:
+def test_the_record_is_saved_after_every_path_and_complete_at_last() -> None:
     loaded = tiny_loaded()
     prompts = [Prompt(name, name, tuple(range(length)), chat=False) for name, length in (("a", 3), ("b", 12))]
     saved: list[ParityRecord] = []
     heard = Heard()
-    run_parity(here(), loaded, prompts, all_paths(), ParityOptions(4, 2048), heard, saved.append)
-    assert [len(record.rows) for record in saved] == [3, 6]
+    cases = [Case("greedy", GREEDY)]
+    run_parity(here(), loaded, cases, prompts, own_paths(), ParityOptions(4, 2048), heard, saved.append)
+    assert [len(record.rows) for record in saved] == [0, 1, 2, 2, 3, 4, 4]
+    assert [len(record.streams) for record in saved] == [1, 2, 3, 4, 5, 6, 6]
+    assert [record.complete for record in saved] == [False] * 6 + [True]
     assert heard.phases[0] == "greedy a cli 4"
     assert heard.tokens[:4] == [1, 2, 3, 4]
 
@@ -274,7 +284,7 @@ def test_the_model_is_left_as_it_was() -> None:
     run(loaded)
     assert type(loaded.model) is kind
     with pytest.raises(RunError, match="sequence 0: every token is masked or NaN"):
-        run(loaded, [FaultyEngine(float("nan")), *all_paths()[:1]])
+        run(loaded, [FaultyEngine(float("nan")), *own_paths()[:1]])
     assert type(loaded.model) is kind
     with pytest.raises(RunError, match="stop here"):
         run(loaded, [FaultyEngine(1.3), _Raising()])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mlxcel_engine.bench.loops.eos import ending_with
 from mlxcel_engine.bench.timing import StreamToken
 from mlxcel_engine.errors import RunError
-from mlxcel_engine.paths.mlx_lm_server import open_generator, stuck_caches
+from mlxcel_engine.paths.batch_generator import cannot_enter, open_generator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ class MlxServerLoop:
 
     def unavailable(self, settings: LoopSettings) -> str | None:  # noqa: ARG002 - only the model matters
         """See :meth:`DecodeLoop.unavailable`."""
-        return stuck_caches(self._loaded.model)
+        return cannot_enter(self._loaded.model)
 
     @contextmanager
     def open(self, settings: LoopSettings) -> Iterator[MlxServerSession]:

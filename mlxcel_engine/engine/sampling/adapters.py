@@ -22,9 +22,11 @@ def as_mlx_lm(row: RowSampler) -> tuple[Sampler, list[Processor]]:
     """The two parameters of ``generate_step`` and ``BatchGenerator`` for a ``row`` that nothing else drives.
 
     ``mlx-lm`` gives a sampler no position, so calls are counted; the history is what ``mlx-lm`` says it is, so a
-    loop whose tokens are forced keeps its penalties right. A greedy row's sampler is :func:`greedy` itself.
+    loop whose tokens are forced keeps its penalties right. A greedy row's sampler is :func:`greedy` itself, unless
+    tokens are forced.
     """
-    return (greedy if row.settings.greedy else _sampler(row)), ([_processor(row)] if row.processes else [])
+    bare = row.settings.greedy and not row.sampling.forced
+    return (greedy if bare else _sampler(row)), ([_processor(row)] if row.processes else [])
 
 
 def _sampler(row: RowSampler) -> Sampler:

@@ -38,6 +38,15 @@ def sample_rows(rows: Sequence[RowSampler], logits: mx.array) -> tuple[mx.array,
 
 def draw(rows: Sequence[RowSampler], logprobs: mx.array) -> tuple[mx.array, Sequence[mx.array | None]]:
     """Draw a token a row, uint32 ``[B]``, and each row's next mirostat state; the rows stay as they are."""
+    tokens, mus = _draw(rows, logprobs)
+    forced = [row.forced for row in rows]
+    if any(token is not None for token in forced):
+        chosen = mx.array([token or 0 for token in forced], dtype=mx.uint32)
+        tokens = mx.where(mx.array([token is not None for token in forced]), chosen, tokens)
+    return tokens, mus
+
+
+def _draw(rows: Sequence[RowSampler], logprobs: mx.array) -> tuple[mx.array, Sequence[mx.array | None]]:
     if len(rows) == 1:
         return _draw_group(rows, logprobs)
     groups: dict[object, list[int]] = {}

@@ -116,7 +116,10 @@ class SamplingConfig(BaseModel):
 
     @classmethod
     def seeded(cls, seed: int) -> SamplingConfig:
-        """The ``seeded`` parity case: every stage that llama.cpp users commonly switch on, drawn from ``seed``."""
+        """The ``seeded`` parity case: every stage that llama.cpp users commonly switch on, drawn from ``seed``.
+
+        Penalties and DRY look back over 64 tokens.
+        """
         return cls(
             temperature=0.8,
             top_k=40,
@@ -126,6 +129,7 @@ class SamplingConfig(BaseModel):
             frequency_penalty=0.1,
             presence_penalty=0.1,
             dry_multiplier=0.8,
+            dry_penalty_last_n=64,
             seed=seed,
         )
 

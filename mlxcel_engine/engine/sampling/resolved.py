@@ -18,11 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ResolvedSampling:
-    """What a :class:`RowSampler` is built from; its config has a seed unless it is greedy."""
+    """What a :class:`RowSampler` is built from; its config has a seed unless it is greedy.
+
+    ``forced`` tokens are taken instead of the drawn ones at the first positions (teacher forcing): logprobs and
+    history are those of a sequence that generated them. Mirostat still follows its own draws.
+    """
 
     config: SamplingConfig = field(default_factory=SamplingConfig)
     breakers: Breakers = field(default_factory=Breakers)
     eos_ids: frozenset[int] = frozenset()
+    forced: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.config.seed is None and not self.config.greedy:

@@ -79,6 +79,12 @@ class RowSampler:
         """What the next draw needs besides logprobs."""
         return Turn(self.sampling.config.seed or 0, self._state.position, self._state.mu)
 
+    @property
+    def forced(self) -> int | None:
+        """The token that the next draw is replaced by, if one is forced."""
+        forced = self.sampling.forced
+        return forced[self._state.position] if self._state.position < len(forced) else None
+
     def process(self, logits: mx.array) -> mx.array:
         """Apply bias, penalties and DRY to logits ``[1, V]``; computed in float32, returned in their own dtype.
 

@@ -119,7 +119,7 @@ def test_the_seeded_case_says_its_order_windows_and_seed() -> None:
     assert config.effective() == {
         "order": ["penalties", "dry", "top_k", "top_p", "min_p", "temperature"],
         "repeat_last_n": 64,
-        "dry_penalty_last_n": -1,
+        "dry_penalty_last_n": 64,
         "seed": 1234,
     }
     assert (config.repeat_penalty, config.dry_base, config.dry_allowed_length) == (1.1, 1.75, 2)

@@ -22,9 +22,10 @@ from mlxcel_engine.engine.sampling import (
     greedy,
 )
 from mlxcel_engine.errors import EngineError, RunError
-from mlxcel_engine.paths import PathRequest, all_paths
+from mlxcel_engine.paths import PathRequest
 from mlxcel_engine.prompts import Prompt
 from tests.engine.sampling.rows import Floats32
+from tests.faults import own_paths
 from tests.loaded import tiny_loaded
 from tests.tiny import VOCAB, tiny_model
 
@@ -91,7 +92,7 @@ def test_the_loops_and_the_engine_give_the_same_tokens_and_logprobs_bitwise(name
 def test_the_paths_hand_the_sampling_to_their_loops(name: str) -> None:
     loaded = tiny_loaded(model=tiny_model("llama"))
     request = PathRequest(Prompt("p", "", PROMPT, chat=False), N, 4, SAMPLINGS[name])
-    runs = [[step.token for step in path.run(loaded, request).steps] for path in all_paths()]
+    runs = [[step.token for step in path.run(loaded, request).steps] for path in own_paths()]
     assert runs == [[token for token, _ in through_engine(loaded.model, SAMPLINGS[name])]] * 3
 
 

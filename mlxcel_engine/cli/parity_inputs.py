@@ -1,0 +1,147 @@
+"""What ``parity`` reads: prompts, sampling, earlier records, the choice of paths."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from mlxcel_engine.cli.setup import warn
+from mlxcel_engine.engine.sampling.config import SamplingConfig
+from mlxcel_engine.errors import UsageError
+from mlxcel_engine.prompt_sets import BUILT_IN, PromptText, built_in_prompts, parse_prompts
+from mlxcel_engine.prompts import check_context, check_text
+from mlxcel_engine.records.parity import ParityRecord
+
+if TYPE_CHECKING:
+    from mlxcel_engine.loader.load import LoadedModel
+    from mlxcel_engine.paths import DecodePath
+    from mlxcel_engine.prompts import Prompt
+
+DEFAULT_PROMPT = "Why is the sky blue? Answer in two sentences."
+
+
+def read_text(option: str, file: str) -> str:
+    """Read a UTF-8 file; ``-`` is stdin.
+
+    Raises:
+        UsageError: it cannot be read, or is not UTF-8; names the option.
+
+    """
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return data.decode("utf-8")
+    except OSError as error:
+        raise UsageError(f"{option} {file}: {error.strerror}; give a readable file") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{option} {file}: not UTF-8; convert it first") from None
+
+
+def prompt_texts(prompt: str | None, prompt_file: str | None, prompts: str | None) -> list[PromptText] | None:
+    """The prompts of the options, or the default one; None is the built-in set.
+
+    Newlines at the end of ``prompt_file`` are not part of the prompt.
+    """
+    given = [
+        name
+        for name, value in (("--prompt", prompt), ("--prompt-file", prompt_file), ("--prompts", prompts))
+        if value is not None
+    ]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} exclude each other; give one of them")
+    if prompts == BUILT_IN:
+        return None
+    if prompts is not None:
+        return parse_prompts(prompts, read_text("--prompts", prompts))
+    if prompt_file is not None:
+        prompt = read_text("--prompt-file", prompt_file).rstrip("\r\n")
+    return [PromptText("prompt-1", check_text(DEFAULT_PROMPT if prompt is None else prompt))]
+
+
+def encode_prompts(
+    loaded: LoadedModel, texts: list[PromptText] | None, max_tokens: int, chunk: int, *, raw: bool
+) -> list[Prompt]:
+    """Encode ``texts``, or the built-in set, for a model; says so where it has no chat template.
+
+    Raises:
+        UsageError: a prompt that cannot be encoded or leaves no room in the context.
+
+    """
+    chat = not raw
+    if chat and not loaded.tokenizer.has_chat_template:
+        warn(f"{loaded.record.label} has no chat template: the prompt is fed raw")
+        chat = False
+    context = loaded.record.context_length
+    if texts is None:
+        room = None if context is None else context - max_tokens
+        encoded = built_in_prompts(loaded.tokenizer, chat=chat, chunk=chunk, room=room)
+    else:
+        encoded = [text.encode(loaded.tokenizer, chat=chat) for text in texts]
+    for prompt in encoded:
+        check_context(prompt, max_tokens, context)
+    return encoded
+
+
+def read_sampling(file: str | None) -> SamplingConfig | None:
+    """Read ``--sampling``.
+
+    Raises:
+        UsageError: it is no JSON object, or no sampling config.
+
+    """
+    if file is None:
+        return None
+    text = read_text("--sampling", file)
+    try:
+        parsed: Any = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"--sampling {file}: no JSON ({error}); give an object of sampling options") from None
+    return SamplingConfig.parse(parsed)
+
+
+def read_record(option: str, file: str) -> ParityRecord:
+    """Read a parity record.
+
+    Raises:
+        UsageError: it is none, or one of another version.
+
+    """
+    text = read_text(option, file)
+    try:
+        return ParityRecord.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise UsageError(f"{option} {file}: no parity record of this version ({place}: {first['msg']})") from None
+
+
+def names_of(option: str, names: str) -> list[str]:
+    """Split a comma-separated list; a name twice counts once.
+
+    Raises:
+        UsageError: an empty name in a list of several.
+
+    """
+    found = list(dict.fromkeys(name.strip() for name in names.split(",")))
+    if found == [""]:
+        return []
+    if "" in found:
+        raise UsageError(f"{option} {names!r} holds an empty name; separate names by single commas")
+    return found
+
+
+def choose_paths(names: str | None, width: int, *, prompt_cache: bool) -> list[DecodePath]:
+    """Make the paths that are named, or all of them, in the order of the tables."""
+    from mlxcel_engine.paths import path_makers
+
+    makers = path_makers(width)
+    wanted = list(makers) if names is None else names_of("--paths", names)
+    for name in wanted:
+        if name not in makers:
+            raise UsageError(f"--paths {name!r}: no such path; give some of {', '.join(makers)}")
+    return [
+        make() for name, make in makers.items() if name in wanted and (prompt_cache or not name.startswith("cache-"))
+    ]

@@ -1,0 +1,135 @@
+"""Compares the streams of a record with those of an earlier one: a regression against yesterday. No MLX.
+
+A record keeps the five likeliest logprobs of a step, so noise and gaps are those of tokens that stand in both lists.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mlxcel_engine.errors import UsageError
+from mlxcel_engine.parity.compare import NOISE_BOUNDS
+from mlxcel_engine.records.parity import PairEvidence, ParityRow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mlxcel_engine.records.parity import ParityConfig, ParityRecord, StreamRecord, TopLogprob, VerdictName
+
+_EARLIER = "@record"
+
+
+def check_comparable(now: ParityConfig, earlier: ParityConfig) -> None:
+    """Refuse runs of two models, two lengths, or two settings of one case.
+
+    Raises:
+        UsageError: names the setting and both values.
+
+    """
+    settings = {
+        "model": (now.model.label, earlier.model.label),
+        "--max-tokens": (now.max_tokens, earlier.max_tokens),
+    }
+    cases = {case.name: case.sampling for case in earlier.cases}
+    for case in now.cases:
+        settings[f"sampling of case {case.name}"] = (case.sampling, cases.get(case.name, case.sampling))
+    for name, (one, other) in settings.items():
+        if one != other:
+            raise UsageError(f"--against: {name} is {one} here and {other} in the record; make them the same")
+
+
+def compare_with_record(now: ParityRecord, earlier: ParityRecord) -> list[ParityRow]:
+    """One row for each stream of ``now``; what the earlier record does not have is n/a."""
+    known = {(stream.case, stream.prompt, stream.path): stream for stream in earlier.streams}
+    bound = now.config.noise_bound
+    if bound is None:
+        dtypes = (now.environment.dtype, earlier.environment.dtype)
+        bound = max(NOISE_BOUNDS.get(dtype, NOISE_BOUNDS["float32"]) for dtype in dtypes)
+    return [_row(stream, known.get((stream.case, stream.prompt, stream.path)), bound) for stream in now.streams]
+
+
+def _row(now: StreamRecord, earlier: StreamRecord | None, bound: float) -> ParityRow:
+    row = ParityRow(
+        case=now.case,
+        prompt=now.prompt,
+        left=now.path,
+        right=f"{now.path}{_EARLIER}",
+        verdict="n/a",
+        reason="the record has no such stream",
+        evidence=PairEvidence(left=now.evidence, right=earlier.evidence if earlier is not None else None),
+    )
+    if earlier is None:
+        return row
+    obstacle = _obstacle(now, earlier)
+    if obstacle is not None:
+        return row.model_copy(update={"verdict": obstacle[0], "reason": obstacle[1]})
+    return _compared(row, now, earlier, bound)
+
+
+def _obstacle(now: StreamRecord, earlier: StreamRecord) -> tuple[VerdictName, str] | None:
+    if now.prompt_sha256 != earlier.prompt_sha256:
+        return "invalid", "the prompt ids differ"
+    for stream, when in ((now, "now"), (earlier, "in the record")):
+        if stream.unavailable is not None:
+            return "n/a", f"{when}: {stream.unavailable}"
+        if stream.invalid is not None:
+            return "invalid", f"{when}: {stream.invalid}"
+    return None if now.ids or earlier.ids else ("invalid", "both streams are empty")
+
+
+def _compared(row: ParityRow, now: StreamRecord, earlier: StreamRecord, bound: float) -> ParityRow:
+    shared = min(len(now.ids), len(earlier.ids))
+    index = next((i for i in range(shared) if now.ids[i] != earlier.ids[i]), shared)
+    steps = zip(now.top_logprobs[: index + 1], earlier.top_logprobs[: index + 1], strict=False)
+    differences = [max(_differences(one, two), default=float("inf")) for one, two in steps]
+    noise = max(differences[:index], default=None)
+    logits = "differ" if any(difference > bound for difference in differences) else "close"
+    row = row.model_copy(
+        update={"differences": differences, "max_abs_logprob_diff": noise, "logits": logits, "reason": ""}
+    )
+    if index == len(now.ids) == len(earlier.ids):
+        if (now.finish_reason, now.text) != (earlier.finish_reason, earlier.text):
+            reason = "same ids, but another finish reason or text"
+            return row.model_copy(update={"verdict": "diverged", "reason": reason, "index": index})
+        if noise is not None and noise > bound:
+            reason = f"same ids, but the noise {noise:.2g} is beyond the bound {bound:g}"
+            return row.model_copy(update={"verdict": "drift", "reason": reason})
+        return row.model_copy(update={"verdict": "identical"})
+    verdict, reason = _judge(now, earlier, index, noise, bound)
+    tokens = [stream.ids[index] if index < len(stream.ids) else None for stream in (now, earlier)]
+    return row.model_copy(
+        update={
+            "verdict": verdict,
+            "reason": reason,
+            "index": index,
+            "left_token": tokens[0],
+            "right_token": tokens[1],
+        }
+    )
+
+
+def _judge(
+    now: StreamRecord, earlier: StreamRecord, index: int, noise: float | None, bound: float
+) -> tuple[VerdictName, str]:
+    if index >= min(len(now.ids), len(earlier.ids)):
+        return "diverged", f"one of them goes on after {index} tokens"
+    if now.case != "greedy":
+        return "diverged", "a seeded draw cannot be judged from a record"
+    if noise is not None and noise > bound:
+        return "diverged", f"the noise before it, {noise:.2g}, is beyond the bound {bound:g}"
+    limit = bound if noise is None else 2 * noise
+    gaps = []
+    for stream, other in ((now, earlier), (earlier, now)):
+        top = {item.token: item.logprob for item in stream.top_logprobs[index]}
+        if other.ids[index] not in top:
+            return "diverged", "the other token is not among the five likeliest"
+        gaps.append(top[stream.ids[index]] - top[other.ids[index]])
+    near = max(gaps) <= limit
+    return (
+        "near-tie" if near else "diverged"
+    ), f"the gap {max(gaps):.2g} is {'within' if near else 'beyond'} {limit:.2g}"
+
+
+def _differences(one: list[TopLogprob], other: list[TopLogprob]) -> Iterator[float]:
+    known = {item.token: item.logprob for item in other}
+    return (abs(item.logprob - known[item.token]) for item in one if item.token in known)

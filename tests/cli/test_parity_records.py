@@ -1,0 +1,153 @@
+"""Cases, prompts, diagnoses, and records: killed, shown again, held against, drawn; as a user runs them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mlxcel_engine.cli.main import main
+from mlxcel_engine.records.parity import ParityRecord
+from tests.cli.command import PATHS, one_line, parity, start, wait_for
+from tests.faults import FaultyEngine
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_killed_leaves_its_rows_marked_incomplete(
+    number: signal.Signals, checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "out.json"
+    with start(checkpoint, "-n", "200", "--json", str(file), stdout=subprocess.DEVNULL) as process:
+        wait_for("seeded, prompt-1: mlx-server", process)
+        process.send_signal(number)
+    record = ParityRecord.model_validate_json(file.read_text())
+    assert not record.complete
+    assert [row.case for row in record.rows] == ["greedy"] * 10
+    assert [stream.path for stream in record.streams] == [*PATHS, "cli"]
+    assert main(["parity", "--from", str(file)]) == 0
+    assert "incomplete: the run was stopped before its end" in capsys.readouterr().out
+    assert main(["parity", "--from", str(file), "--expect-identical"]) == 3
+    assert "gate: the record is incomplete" in capsys.readouterr().err
+
+
+def test_a_record_is_shown_again_and_drawn(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, picture = str(tmp_path / "r.json"), tmp_path / "r.svg"
+    assert parity(checkpoint, "--json", file, "--svg", str(picture)) == 0
+    table = capsys.readouterr().out
+    first = picture.read_text()
+    assert first.startswith("<svg")
+    assert main(["parity", "--from", file, "--expect-identical", "--svg", str(picture), "--force"]) == 0
+    out, err = capsys.readouterr()
+    assert out == table
+    assert "gate: passed, 20 pairs" in err
+    assert picture.read_text() == first
+    assert main(["parity", "--from", file, "--svg", str(picture)]) == 2
+    assert "--force" in one_line(capsys.readouterr().err)
+    assert main(["parity", "--from", file, "--locate"]) == 2
+    assert "--locate does nothing with --from" in one_line(capsys.readouterr().err)
+
+
+def test_todays_streams_are_held_against_a_record(
+    checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(tmp_path / "yesterday.json")
+    assert parity(checkpoint, "--json", file, "--paths", "cli,engine") == 0
+    assert parity(checkpoint, "--against", file, "--expect-identical", "--paths", "cli,engine") == 0
+    assert "engine - engine@record" in capsys.readouterr().out
+    assert parity(checkpoint, "--against", file, "-n", "7") == 2
+    assert "--max-tokens is 7 here and 8 in the record" in one_line(capsys.readouterr().err)
+    import mlxcel_engine.paths as paths
+
+    real = paths.path_makers()
+    monkeypatch.setattr(paths, "path_makers", lambda width: {**real, "engine": lambda: FaultyEngine(1.3)})
+    assert parity(checkpoint, "--against", file, "--expect-identical", "--paths", "engine") == 1
+    assert "gate: greedy, prompt-1: engine against engine@record: d" in capsys.readouterr().err
+
+
+def test_cases_prompts_sampling_and_all_pairs(
+    checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts, sampling = tmp_path / "p.txt", tmp_path / "s.json"
+    prompts.write_text("to be\nor not\n")
+    sampling.write_text('{"temperature": 1.5, "top_k": 5}')
+    options = ["--prompts", str(prompts), "--sampling", str(sampling), "--cases", "", "--all-pairs", "--seed", "9"]
+    assert main(["parity", "-m", checkpoint, *options, "-n", "6", "--batch", "2", "--json", "-"]) == 0
+    out, err = capsys.readouterr()
+    record = ParityRecord.model_validate_json(out)
+    assert [(case.name, case.effective["seed"]) for case in record.config.cases] == [("sampling", 9)]
+    assert [prompt.name for prompt in record.config.prompts] == ["prompt-1", "prompt-2"]
+    assert record.config.paths == [path.replace("4", "2") for path in PATHS]
+    assert len(record.rows) == 2 * 36
+    assert {row.verdict for row in record.rows} == {"identical"}
+    assert "2 identical" in err  # the summary, with the table on stderr
+
+
+def test_the_built_in_prompts_run(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--prompts", "built-in", "--prefill-chunk", "128", "--paths", "cli,engine", "--cases", "greedy"]
+    assert main(["parity", "-m", checkpoint, *options, "-n", "4", "--json", "-"]) == 0
+    record = ParityRecord.model_validate_json(capsys.readouterr().out)
+    assert len(record.config.prompts) == 8
+    evidence = record.streams[-1].evidence
+    assert evidence is not None
+    assert len(evidence.partition) == 3
+    assert {row.verdict for row in record.rows} == {"identical"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--cases", "gready"), "'gready': no such case"),
+        (("--cases", ""), "there is no case to run"),
+        (("--cases", "greedy,,seeded"), "an empty name"),
+        (("--seed", "-1"), "-1; give a whole number from 0"),
+        (("--batch", "1"), "1; give 2 to 32 rows"),
+        (("--batch", "33"), "33; give 2 to 32 rows"),
+        (("--sampling", "/nonexistent/s"), "--sampling /nonexistent/s: No such file"),
+        (("--prompts", "/nonexistent/p"), "--prompt and --prompts exclude each other"),
+        (("--against", "/nonexistent/r"), "--against /nonexistent/r: No such file"),
+        (("--svg", "/nonexistent/folder/x.svg"), "cannot be written"),
+    ],
+)
+def test_bad_new_options_are_one_line(
+    options: tuple[str, ...], said: str, checkpoint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert parity(checkpoint, *options) == 2
+    assert said in one_line(capsys.readouterr().err)
+
+
+def test_a_file_of_another_kind_is_no_record(
+    checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "r.json"
+    for content, said in (("{}", "created: Field required"), ("[1", "Invalid JSON")):
+        file.write_text(content)
+        assert main(["parity", "--from", str(file)]) == 2
+        assert said in one_line(capsys.readouterr().err)
+    assert main(["parity", "--from", "/nonexistent/r"]) == 2
+    assert "--from /nonexistent/r: No such file" in one_line(capsys.readouterr().err)
+    file.write_text('{"top_k": -1, "bogus": 1}')
+    assert parity(checkpoint, "--sampling", str(file)) == 2
+    assert "'bogus' is not known" in one_line(capsys.readouterr().err)
+
+
+def test_a_fault_is_located_and_bisected_on_the_command_line(
+    checkpoint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import mlxcel_engine.paths as paths
+
+    real = paths.path_makers()
+    monkeypatch.setattr(paths, "path_makers", lambda width: {**real, "engine": lambda: FaultyEngine(1.3)})
+    options = ("--locate", "--bisect", "--prefill-chunk", "4", "-n", "24", "--paths", "cli,engine")
+    assert parity(checkpoint, *options, "--cases", "greedy") == 0
+    out = capsys.readouterr().out
+    assert "layer 1 differs first" in out
+    assert "the prompt in one chunk (both) diverged" in out
+    assert "none of them agrees" in out
+
+
+def test_the_prompt_caches_paths_can_be_left_out(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert parity(checkpoint, "--no-prompt-cache-case", "--json", "-", "-n", "2") == 0
+    record = ParityRecord.model_validate_json(capsys.readouterr().out)
+    assert record.config.paths == [path for path in PATHS if not path.startswith("cache-")]

@@ -1,0 +1,99 @@
+"""Today's streams against those of an earlier record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mlxcel_engine.errors import UsageError
+from mlxcel_engine.parity.against import check_comparable, compare_with_record
+from mlxcel_engine.parity.gate import judge
+from mlxcel_engine.records.parity import ParityRecord, StreamRecord, TopLogprob
+from tests.faults import FaultyEngine, own_paths, run
+from tests.loaded import tiny_loaded
+
+
+@pytest.fixture(scope="module")
+def record() -> ParityRecord:
+    return run(tiny_loaded(), n=12)
+
+
+def altered(record: ParityRecord, **changes: Any) -> ParityRecord:
+    first = record.streams[0].model_copy(update=changes)
+    return record.model_copy(update={"streams": [first, *record.streams[1:]]})
+
+
+def moved(stream: StreamRecord, step: int, by: dict[int, float]) -> list[list[TopLogprob]]:
+    """The stream's likeliest tokens with the logprobs at some places of one step moved."""
+    tops = [list(step) for step in stream.top_logprobs]
+    for place, amount in by.items():
+        item = tops[step][place]
+        tops[step][place] = item.model_copy(update={"logprob": item.logprob + amount})
+    return tops
+
+
+def test_a_run_equals_its_own_record(record: ParityRecord) -> None:
+    rows = compare_with_record(record, ParityRecord.model_validate_json(record.model_dump_json()))
+    assert [(row.left, row.right) for row in rows] == [(s.path, f"{s.path}@record") for s in record.streams]
+    assert {(row.verdict, row.max_abs_logprob_diff) for row in rows} == {("identical", 0.0)}
+    assert judge(rows).exit_code == 0
+
+
+def test_a_regression_since_yesterday_is_found(record: ParityRecord) -> None:
+    today = run(tiny_loaded(), [*own_paths()[:2], FaultyEngine(1.3)], n=12)
+    rows = compare_with_record(today, record)
+    assert [row.verdict for row in rows] == ["identical", "identical", "diverged"]
+    ids = [record.streams[2].ids, today.streams[2].ids]
+    assert rows[2].index == next(i for i in range(12) if ids[0][i] != ids[1][i])
+    assert judge(rows).exit_code == 1
+
+
+def test_verdicts_by_hand(record: ParityRecord) -> None:
+    cli = record.streams[0]
+    second = [top[1].token for top in cli.top_logprobs]
+    lead = [top[0].logprob - top[1].logprob for top in cli.top_logprobs]
+
+    def verdict(**changes: Any) -> tuple[str, int | None]:
+        row = compare_with_record(altered(record, **changes), record)[0]
+        return row.verdict, row.index
+
+    assert verdict(top_logprobs=moved(cli, 3, {2: 1e-3})) == ("identical", None)
+    assert verdict(top_logprobs=moved(cli, 3, {2: 1e-1})) == ("drift", None)
+    assert verdict(ids=cli.ids[:5], top_logprobs=cli.top_logprobs[:5]) == ("diverged", 5)
+    assert verdict(finish_reason="stop") == ("diverged", 12)
+    assert verdict(text="other") == ("diverged", 12)
+    assert verdict(prompt_sha256="other") == ("invalid", None)
+    assert verdict(invalid="fell back") == ("invalid", None)
+    assert verdict(unavailable="no kernel") == ("n/a", None)
+    parted = [*cli.ids[:6], second[6], *cli.ids[7:]]
+    assert verdict(ids=parted) == ("diverged", 6)
+    assert verdict(ids=parted, case="seeded") == ("n/a", None)
+    assert lead[6] > 4e-3
+
+
+def test_a_tie_within_the_noise_is_a_near_tie(record: ParityRecord) -> None:
+    cli = record.streams[0]
+    top = cli.top_logprobs[6]
+    tie = [[*step] for step in cli.top_logprobs]
+    tie[6] = [top[0], top[1].model_copy(update={"logprob": top[0].logprob - 1e-4}), *top[2:]]
+    earlier = altered(record, top_logprobs=tie)
+    swapped = [[*step] for step in tie]
+    swapped[2] = moved(earlier.streams[0], 2, {1: 1e-3})[2]
+    swapped[6] = [tie[6][1].model_copy(update={"logprob": top[0].logprob + 1e-4}), tie[6][0], *tie[6][2:]]
+    now = altered(record, top_logprobs=swapped, ids=[*cli.ids[:6], top[1].token, *cli.ids[7:]])
+    row = compare_with_record(now, earlier)[0]
+    assert (row.verdict, row.index, row.left_token, row.right_token) == ("near-tie", 6, top[1].token, top[0].token)
+
+
+@pytest.mark.parametrize("setting", ["model", "--max-tokens", "sampling of case greedy"])
+def test_other_settings_are_refused_by_name(setting: str, record: ParityRecord) -> None:
+    config = record.config
+    other: dict[str, dict[str, Any]] = {
+        "model": {"model": config.model.model_copy(update={"label": "another"})},
+        "--max-tokens": {"max_tokens": 99},
+        "sampling of case greedy": {"cases": [config.cases[0].model_copy(update={"sampling": {"top_k": 3}})]},
+    }
+    with pytest.raises(UsageError, match=f"--against: {setting} is"):
+        check_comparable(config.model_copy(update=other[setting]), config)
+    check_comparable(config, config)

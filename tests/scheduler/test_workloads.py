@@ -28,7 +28,7 @@ from tests.scheduler.driven import (
     rules,
 )
 
-BLOCKS = 10  # of 16 tokens
+BLOCKS = 8  # of 16 tokens
 CONFIG = SchedulerConfig(chunk=CHUNK, max_batch=5, queue=100, priority_ticks=20)
 STEM = prompt(60, seed=1)
 LENGTHS = (1, 2, 16, 33, 47)
@@ -82,7 +82,7 @@ def tight(kind: str, detached_bytes: int) -> tuple[int | None, SchedulerConfig]:
     return blocks, replace(CONFIG, kv_tokens=tokens, detached_bytes=detached_bytes, prompt_cache_bytes=200_000)
 
 
-@pytest.mark.parametrize("detached_bytes", [10**9, 12_000], ids=["kept", "some-recomputed"])
+@pytest.mark.parametrize("detached_bytes", [10**9, 6_000], ids=["kept", "some-recomputed"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_64_requests_against_a_budget_that_forces_preemption(kind: str, detached_bytes: int) -> None:
     """Tick by tick, so that it is the same in every run."""
@@ -98,7 +98,7 @@ def test_64_requests_against_a_budget_that_forces_preemption(kind: str, detached
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_64_requests_with_the_thread(kind: str) -> None:
-    blocks, config = tight(kind, 12_000)
+    blocks, config = tight(kind, 6_000)
     with no_thread_left(), BatchScheduler(engine_of(kind, blocks), config) as scheduler:
         asked = crowd_of_64(kind, scheduler, lambda part: time.sleep(part * 0.02))
     check_crowd(kind, scheduler, asked)

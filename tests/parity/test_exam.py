@@ -10,6 +10,7 @@ import pytest
 from mlxcel_engine.engine.sampling import GREEDY
 from mlxcel_engine.parity import exam
 from mlxcel_engine.parity.cases import Case
+from mlxcel_engine.parity.collect import collect
 from mlxcel_engine.parity.run import ParityOptions, run_parity
 from mlxcel_engine.paths import path_makers
 from mlxcel_engine.prompts import Prompt
@@ -24,17 +25,17 @@ if TYPE_CHECKING:
 def test_logprobs_are_let_go_when_no_pair_waits_for_them(
     every: bool, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, streams, held = exam.collect, list[weakref.ref[Any]](), []
+    streams, held = list[weakref.ref[Any]](), []
 
-    def collect(*args: Any) -> Any:
-        collected = real(*args)
+    def noted(*args: Any) -> Any:
+        collected = collect(*args)
         streams.append(weakref.ref(collected.stream))
         return collected
 
     def save(record: ParityRecord) -> None:
         held.append(sum(stream() is not None for stream in streams))
 
-    monkeypatch.setattr(exam, "collect", collect)
+    monkeypatch.setattr(exam, "collect", noted)
     prompts = [Prompt(name, name, tuple(range(3, 12)), chat=False) for name in "abc"]
     paths = [make() for make in path_makers().values()]
     options = ParityOptions(6, 2048, all_pairs=every, teacher_forced=True)

@@ -15,9 +15,9 @@ class EngineConfig:
     """What an engine stores KV in, and how it reads it.
 
     ``blocks`` fixes the size of the paged pools (16 tokens a block); None lets them grow. ``read_together`` lets decode
-    rows share a call and a prefix, and puts a softmax together from parts; False keeps to one call of MLX's attention a
-    row over its keys in one piece. None decides: together on a CPU, where it was measured to be faster, but not under
-    the deterministic switch.
+    rows of a float32 model share a call and a prefix, and puts a softmax together from parts; False keeps to one call
+    of MLX's attention a row over its keys in one piece. None decides: together on a CPU, where it was measured to be
+    faster, but not under the deterministic switch, whose promise an explicit True gives up.
     """
 
     storage: Storage = "dense"

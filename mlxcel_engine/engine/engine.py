@@ -97,10 +97,10 @@ class Engine:
         ``prefix`` (from :meth:`snapshot`) is adopted: KV of the first tokens of this very prompt, at most all but one.
 
         Raises:
-            EngineError: the prefix is longer, or of another storage; or see :meth:`check_prompt`.
+            EngineError: the prefix is longer, or of another storage; or see :meth:`check_ids`.
 
         """
-        self.check_prompt(spec.prompt)
+        self.check_ids((*spec.prompt, *spec.sampling.forced))
         adopted = prefix.tokens if prefix is not None else 0
         plan = PrefillPlan(len(spec.prompt), spec.chunk, adopted, spec.boundary)
         sampler = RowSampler(spec.sampling, spec.prompt)
@@ -111,16 +111,17 @@ class Engine:
         self._sequences[sequence] = Sequence(sequence, spec, plan, sampler, last, adopted, fed)
         return sequence
 
-    def check_prompt(self, prompt: tuple[int, ...]) -> None:
+    def check_ids(self, ids: tuple[int, ...]) -> None:
         """Refuse ids that the model has no embedding for: MLX would read memory that is not the model's.
 
         Raises:
             EngineError: names the first of them.
 
         """
-        if self.support.tokens and max(prompt) >= self.support.tokens:
-            alien = next(token for token in prompt if token >= self.support.tokens)
-            raise EngineError(f"prompt id {alien} is outside the vocabulary of {self.support.tokens}")
+        known = self.support.tokens
+        if known and not 0 <= min(ids) <= max(ids) < known:
+            alien = next(token for token in ids if not 0 <= token < known)
+            raise EngineError(f"token id {alien} is outside the vocabulary of {known}")
 
     def plan(self, sequence: SequenceId) -> PrefillPlan:
         """Return how the prompt of ``sequence`` is to be prefilled; its pieces go to :meth:`prefill` in order."""
@@ -235,12 +236,11 @@ class Engine:
             OutOfBlocksError: there is no room; ``detached`` can be resumed later.
 
         """
-        state = detached.state
-        if not isinstance(state, Sequence):
-            raise EngineError("this is no sequence that an engine detached")
+        state = _outside(detached)
         sequence = SequenceId(next(self._ids))
         self._kv.create(sequence, max(state.plan.length, state.forwarded), state.spec.reserve, detached.kv)
         detached.kv.release()
+        detached.state = None
         self._sequences[sequence] = replace(state, id=sequence)
         return sequence
 
@@ -251,22 +251,20 @@ class Engine:
         last piece it goes on where it stopped, with the sampler's state as it was. Earlier steps cannot be taken back.
 
         Raises:
-            EngineError: another number of tokens precedes its next step's.
+            EngineError: another number of tokens precedes its next step's, or see :meth:`check_ids`.
 
         """
-        state = detached.state
-        if not isinstance(state, Sequence):
-            raise EngineError("this is no sequence that an engine detached")
-        fed_before = max(state.forwarded, state.plan.tail.start)
-        if len(tokens) != fed_before:
-            raise EngineError(
-                f"{len(tokens)} tokens given to recompute a sequence; {fed_before} precede its next step's"
-            )
+        state = _outside(detached)
+        needed = max(state.forwarded, state.plan.tail.start)
+        if len(tokens) != needed:
+            raise EngineError(f"{len(tokens)} tokens given to recompute a sequence; {needed} precede its next step's")
+        self.check_ids(tokens)
         sequence = SequenceId(next(self._ids))
         plan = PrefillPlan(len(tokens) + 1, state.spec.chunk, boundary=state.plan.boundary)
         self._kv.create(sequence, plan.length, state.spec.reserve)
         detached.kv.release()
         fed = deque[mx.array](maxlen=UNWIND_LIMIT)
+        detached.state = None
         spec = replace(state.spec, prompt=(*tokens, 0))  # the tail's place; its token is `next_token`
         self._sequences[sequence] = replace(state, id=sequence, spec=spec, plan=plan, forwarded=0, fed=fed)
         return sequence
@@ -316,3 +314,10 @@ class Engine:
         logits = self._model(inputs, cache=forward.caches)
         forward.verify()
         return logits, forward
+
+
+def _outside(detached: DetachedSequence) -> Sequence:
+    """Return the state of a sequence that is outside; :attr:`DetachedSequence.state` is None once it came back."""
+    if not isinstance(detached.state, Sequence):
+        raise EngineError("this sequence came back already; a detached sequence is brought back once")
+    return detached.state

@@ -106,9 +106,12 @@ class ClosedSequence:
     forwarded: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class DetachedSequence:
-    """A whole sequence outside the engine, to be resumed later as if it had never stopped; ``kv`` holds its KV."""
+    """A whole sequence outside the engine, to come back once as if it had never stopped; ``kv`` holds its KV.
+
+    ``state`` is the engine's.
+    """
 
     state: object
     kv: DetachedKv

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 class RequestHandle:
     """Any number of threads and tasks may read it, each from the first token; a handle that nobody reads costs memory
-    only, a few tens of bytes a token (the logprobs, if they were asked for).
+    only, some hundred bytes a token (and all logprobs, if they were asked for), as long as the handle lives.
 
     Iterating ends with the request, quietly if it was cancelled, and raises the error if it failed. ``async for`` does
     the same, and ``await handle`` is :meth:`result`.
@@ -124,6 +124,7 @@ class RequestHandle:
         with self._changed:
             if self._result is None:
                 self._result = result
+                self._cancel = _nothing
                 self._notify()
 
     def _notify(self) -> None:
@@ -133,6 +134,10 @@ class RequestHandle:
                 wake()
             except RuntimeError:  # its event loop is closed, so nobody waits there any more
                 continue
+
+
+def _nothing() -> None:
+    """Cancel what has ended."""
 
 
 def _checked(result: RequestResult) -> RequestResult:

@@ -48,11 +48,6 @@ class Inbox:
         self.submitted = 0
 
     @property
-    def mode(self) -> Mode:
-        """The current mode."""
-        return self._mode
-
-    @property
     def queued(self) -> int:
         """Requests in the queue."""
         return self._queued

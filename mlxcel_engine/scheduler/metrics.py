@@ -11,7 +11,8 @@ class SchedulerMetrics:
 
     ``queued`` requests were never admitted yet, ``detached`` rows were moved out (``detached_bytes`` of KV) and come
     back. ``kv_tokens_free`` is None where there is no bound. ``fallbacks`` are the decode steps of several rows that
-    the family made the engine run row by row. The last five lines only ever grow.
+    the family made the engine run row by row. From
+    ``ticks`` on they only ever grow.
     """
 
     queued: int = 0
@@ -33,6 +34,7 @@ class SchedulerMetrics:
     cache_misses: int = 0
     cache_adopted_tokens: int = 0
     cache_evictions: int = 0
+    cache_failures: int = 0
     submitted: int = 0
     finished: int = 0
     cancelled: int = 0

@@ -1,6 +1,6 @@
 """The tick policy: who is admitted, who is moved out, what runs in a tick. No MLX; ADR 0005 has the reasons.
 
-It counts KV in blocks of :data:`BLOCK` tokens, whatever the storage. What it decides is carried out by a
+It counts KV in blocks of 16 tokens, whatever the storage. What it decides is carried out by a
 :class:`Room`, which knows the storage; after each move the policy looks anew at what is free.
 """
 
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from bisect import insort
 from dataclasses import dataclass, field
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from mlxcel_engine.engine.kv.blocks import blocks_for
 from mlxcel_engine.errors import EngineError
-
-BLOCK: Final = 16  # tokens, as in the engine's paged storage
 
 
 class Rank(NamedTuple):
@@ -65,8 +64,8 @@ class Room(Protocol[_S]):
         """How many are free; None where there is no bound."""
         ...
 
-    def reclaim(self, blocks: int) -> bool:
-        """Give up kept prefixes that nobody uses, about ``blocks``; whether anything was freed."""
+    def reclaim(self) -> bool:
+        """Give up one kept prefix that nobody uses; whether there was one."""
         ...
 
     def cost(self, seat: _S) -> int:
@@ -137,7 +136,7 @@ class TickPolicy(Generic[S]):
         """Move rows out, the last in rank first, until the tick fits; whether any was."""
         moved = False
         while (short := self._shortage(self._step_blocks() + self._piece_blocks())) > 0:
-            if self.room.reclaim(short):
+            if self.room.reclaim():
                 continue
             if len(self.live) == 1:
                 raise EngineError(f"a single row needs {short} KV blocks more than there are")
@@ -159,7 +158,7 @@ class TickPolicy(Generic[S]):
         while self.waiting and len(self.live) < self.max_batch and self._prefilling() is None:
             seat = self.waiting[0]
             while (short := self._shortage(self.room.cost(seat) + len(self.live))) > 0:
-                if not self.room.reclaim(short):
+                if not self.room.reclaim():
                     break
             if short > 0 and self.live:
                 return
@@ -183,11 +182,6 @@ class TickPolicy(Generic[S]):
         return 0 if seat is None else new_blocks(seat.held, self.room.next_piece(seat))
 
 
-def blocks(tokens: int) -> int:
-    """Blocks that ``tokens`` tokens fill, the last one maybe in part."""
-    return -(-tokens // BLOCK)
-
-
 def new_blocks(held: int, tokens: int) -> int:
     """Blocks that a row of ``held`` tokens takes for ``tokens`` more."""
-    return blocks(held + tokens) - blocks(held)
+    return blocks_for(held + tokens) - blocks_for(held)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mlxcel_engine.scheduler.policy import BLOCK
+from mlxcel_engine.engine.kv.blocks import BLOCK_TOKENS
 from mlxcel_engine.scheduler.radix import Node, RadixTree
 
 if TYPE_CHECKING:
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class CacheCounters:
-    """What the cache did; only ever grows. A hit adopted at least one token."""
+    """What the cache did; only ever grows. A hit adopted at least one token; ``failures`` could not be kept."""
 
     hits: int = 0
     misses: int = 0
     adopted_tokens: int = 0
-    stored_tokens: int = 0
     evictions: int = 0
+    failures: int = 0
 
 
 @dataclass
@@ -59,12 +59,7 @@ class PromptCache:
         self._limit = limit
         self._shares = engine.storage == "paged"
         self._exact = not engine.support.batched
-        self._tree = RadixTree(BLOCK if self._shares else 1, divisible=not self._exact)
-
-    @property
-    def on(self) -> bool:
-        """Whether anything is ever kept."""
-        return self._limit > 0
+        self._tree = RadixTree(BLOCK_TOKENS if self._shares else 1, divisible=not self._exact)
 
     @property
     def nbytes(self) -> int:
@@ -73,7 +68,7 @@ class PromptCache:
 
     def shared_blocks(self, key: str, prompt: tuple[int, ...]) -> int:
         """Blocks that a sequence of ``prompt`` would share instead of taking; none but over paged KV."""
-        return self._tree.matched(key, prompt[:-1]) // BLOCK if self._shares else 0
+        return self._tree.matched(key, prompt[:-1]) // BLOCK_TOKENS if self._shares else 0
 
     def lease(self, key: str, prompt: tuple[int, ...]) -> Lease | None:
         """Find the longest kept prefix of ``prompt``, all but its last token at most; counts a hit or a miss."""
@@ -104,10 +99,8 @@ class PromptCache:
             finally:
                 kept.release()
 
-        node = self._tree.insert(key, tokens, make)
-        if node is None:
+        if self._tree.insert(key, tokens, make) is None:
             return
-        self.counters.stored_tokens += len(tokens) if self._exact else len(node.tokens)
         while self._tree.nbytes > self._limit and self.evict():
             pass
 

@@ -22,7 +22,7 @@ LARGEST_PRIORITY = 100
 Ending = Literal["stop", "length", "cancelled", "error"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TokenEvent:
     """One generated token: its text as it became final, and why the request ends with it, if it does.
 

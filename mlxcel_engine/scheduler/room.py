@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from mlxcel_engine.scheduler.policy import BLOCK, blocks
+from mlxcel_engine.engine.kv.blocks import BLOCK_TOKENS, blocks_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ def kv_blocks(engine: Engine, config: SchedulerConfig) -> int | None:
     fixed = engine.kv_usage.total
     if fixed is not None or config.kv_tokens is None:
         return fixed
-    return config.kv_tokens // BLOCK
+    return config.kv_tokens // BLOCK_TOKENS
 
 
 class EngineRoom:
@@ -50,13 +50,13 @@ class EngineRoom:
         """See :meth:`Room.free`."""
         return None if self.total is None else self.total - self._engine.kv_usage.used
 
-    def reclaim(self, blocks: int) -> bool:  # noqa: ARG002 - prefixes are given up one by one
+    def reclaim(self) -> bool:
         """See :meth:`Room.reclaim`."""
         return self._cache.reclaim()
 
     def cost(self, seat: Ticket) -> int:
         """See :meth:`Room.cost`."""
-        needed = blocks(max(seat.held, seat.target) + 1)
+        needed = blocks_for(max(seat.held, seat.target) + 1)
         if seat.detached is None and seat.cached:
             needed -= self._cache.shared_blocks(seat.cache_key, seat.spec.prompt)
         return needed

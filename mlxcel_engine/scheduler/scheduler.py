@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from mlxcel_engine.engine import PrefillPlan, RowProgress, SequenceSpec, token_budget
 from mlxcel_engine.engine.finish import Finish
+from mlxcel_engine.engine.kv.blocks import BLOCK_TOKENS, blocks_for
 from mlxcel_engine.errors import EngineError
 from mlxcel_engine.loader.evaluate import evaluate_everything
 from mlxcel_engine.scheduler.config import SchedulerConfig
 from mlxcel_engine.scheduler.handle import RequestHandle
 from mlxcel_engine.scheduler.inbox import Inbox, Mode
-from mlxcel_engine.scheduler.policy import BLOCK, blocks, rank
+from mlxcel_engine.scheduler.policy import rank
 from mlxcel_engine.scheduler.room import kv_blocks
 from mlxcel_engine.scheduler.ticket import Ticket
 from mlxcel_engine.scheduler.worker import Worker
@@ -135,7 +136,7 @@ class BatchScheduler:
         budget = token_budget(len(prompt), request.rules)
         cached = config.prompt_cache_bytes > 0 and request.cache_key is not None
         spec = SequenceSpec(prompt, request.sampling, config.chunk, budget, request.boundary if cached else None)
-        self._engine.check_prompt(prompt)
+        self._engine.check_ids((*prompt, *request.sampling.forced))
         PrefillPlan(len(prompt), config.chunk, boundary=request.boundary)  # refuses a boundary outside of the prompt
         self._check_room(len(prompt), budget)
         boundary = (len(prompt) - 1 if request.boundary is None else request.boundary) if cached else None
@@ -154,8 +155,8 @@ class BatchScheduler:
         return ticket
 
     def _check_room(self, prompt: int, budget: int) -> None:
-        needed = blocks(prompt + budget)
+        needed = blocks_for(prompt + budget)
         if self._blocks is not None and needed > self._blocks:
-            asked = f"a prompt of {prompt} tokens and up to {budget} new ones need {needed * BLOCK} tokens of KV"
+            asked = f"a prompt of {prompt} tokens and up to {budget} new ones need {needed * BLOCK_TOKENS} tokens of KV"
             remedy = "shorten the prompt, lower max_tokens or give more KV"
-            raise EngineError(f"{asked}, of {self._blocks * BLOCK} in all; {remedy}")
+            raise EngineError(f"{asked}, of {self._blocks * BLOCK_TOKENS} in all; {remedy}")

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 
 from mlxcel_engine.engine import StepBatch
+from mlxcel_engine.engine.kv.blocks import BLOCK_TOKENS
 from mlxcel_engine.engine.kv.detached import materialized
 from mlxcel_engine.errors import one_line
 from mlxcel_engine.scheduler.errors import RequestFailed, SchedulerClosed
 from mlxcel_engine.scheduler.inbox import Inbox, Mode, Orders
 from mlxcel_engine.scheduler.metrics import SchedulerMetrics
-from mlxcel_engine.scheduler.policy import BLOCK, TickPolicy
+from mlxcel_engine.scheduler.policy import TickPolicy
 from mlxcel_engine.scheduler.prompt_cache import PromptCache
 from mlxcel_engine.scheduler.room import EngineRoom
 
@@ -183,19 +184,23 @@ class Worker:
             ticket.forwarded += done.stop - done.start
             ticket.count(before, self._engine.counters)
             self._totals["prefill_pieces"] += 1
-            if ticket.held == ticket.boundary:
-                self.cache.store(ticket.cache_key, ticket.fed[: ticket.held], ticket.row)
         except Exception as error:  # whatever the model's code raises
             self._fail(ticket, "its prefill failed", error)
+            return
+        if ticket.held == ticket.boundary:
+            self._keep(ticket, ticket.fed[: ticket.held])
 
     def _finish(self, ticket: Ticket, finish: Finish) -> None:
-        try:
-            if ticket.cached:
-                self.cache.store(ticket.cache_key, ticket.fed, ticket.row)
-        except Exception as error:  # no room for a copy, say
-            self._fail(ticket, "its KV could not be kept", error)
-            return
+        if ticket.cached:
+            self._keep(ticket, ticket.fed)
         self._end(ticket, finish.reason, finish)
+
+    def _keep(self, ticket: Ticket, tokens: tuple[int, ...]) -> None:
+        """Give the KV of ``tokens`` to the prompt cache; if that fails, it is counted, and the request goes on."""
+        try:
+            self.cache.store(ticket.cache_key, tokens, ticket.row)
+        except Exception:  # no room for a copy, say; or a step queued ahead failed half-way in mlx-lm's own caches
+            self.cache.counters.failures += 1
 
     def _not_admitted(self, ticket: Ticket, error: Exception) -> None:
         self._fail(ticket, "it could not be brought in", error)
@@ -246,8 +251,8 @@ class Worker:
             decoding=sum(not ticket.prefilling for ticket in live),
             detached=sum(ticket.admitted is not None for ticket in self.policy.waiting),
             detached_bytes=self.room.detached_bytes,
-            kv_tokens_used=usage.used * BLOCK,
-            kv_tokens_free=None if free is None else free * BLOCK,
+            kv_tokens_used=usage.used * BLOCK_TOKENS,
+            kv_tokens_free=None if free is None else free * BLOCK_TOKENS,
             kv_bytes=usage.nbytes,
             cache_bytes=cache.nbytes,
             ticks=self.policy.tick,
@@ -257,6 +262,7 @@ class Worker:
             cache_misses=cache.counters.misses,
             cache_adopted_tokens=cache.counters.adopted_tokens,
             cache_evictions=cache.counters.evictions,
+            cache_failures=cache.counters.failures,
             submitted=self._inbox.submitted,
             **self._totals,
             **self._endings,

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mlxcel_engine.engine import Engine, EngineConfig, SequenceId, SequenceSpec, StepBatch
+from mlxcel_engine.engine import Engine, EngineConfig, ResolvedSampling, SequenceId, SequenceSpec, StepBatch
 from mlxcel_engine.engine.config import Storage
 from mlxcel_engine.engine.kv.paged import PagedKv
-from mlxcel_engine.engine.kv.pool import BLOCK_TOKENS
 from mlxcel_engine.errors import EngineError
-from mlxcel_engine.scheduler.policy import BLOCK
 from tests.conformance.traces import prompt, solo
 from tests.tiny import tiny_model
 
@@ -61,9 +59,20 @@ def test_what_cannot_be_divided_or_joined_is_refused() -> None:
         kept["copy"].joined([kept["blocks"]])
     with pytest.raises(EngineError, match="only all 40 tokens"):
         kept["own"].part(0, 39)
+    with pytest.raises(EngineError, match=r"of 40 tokens, \[0,41\)"):
+        kept["copy"].part(0, 41)
+    other = Engine(tiny_model("llama"), EngineConfig("paged"))
+    foreign = other.snapshot(prefilled(other), 32)
+    with pytest.raises(EngineError, match="of the same pools"):
+        foreign.joined([kept["blocks"]])
     with pytest.raises(EngineError, match="cannot be joined"):
         kept["own"].joined([kept["own"]])
     assert kept["own"].part(0, 40).joined([]).tokens == 40
+    for held in kept.values():
+        held.release()
+        for call in (lambda held=held: held.part(0, 40), lambda held=held: held.joined([])):
+            with pytest.raises(EngineError, match="40 tokens of KV were released"):
+                call()
 
 
 @pytest.mark.parametrize("pieces", [0, 1, None])
@@ -95,10 +104,32 @@ def test_room_is_counted_in_blocks(model: str, storage: Storage) -> None:
     assert (engine.kv_usage.used, engine.kv_usage.total) == (3, 9 if storage == "paged" else None)
     assert 0 < engine.kv_bytes(row) <= engine.kv_usage.nbytes
     assert engine.kv_bytes(row) == engine.detach(row).nbytes or storage == "paged"
-    assert BLOCK == BLOCK_TOKENS
 
 
 def test_ids_without_an_embedding_are_refused() -> None:
     engine = Engine(tiny_model("llama"))
-    with pytest.raises(EngineError, match="prompt id 300 is outside the vocabulary of 300"):
+    with pytest.raises(EngineError, match="token id 300 is outside the vocabulary of 300"):
         engine.open(SequenceSpec((5, 300)))
+    with pytest.raises(EngineError, match="token id -1 is outside"):
+        engine.open(SequenceSpec((5, 6), ResolvedSampling(forced=(7, -1))))
+    detached = engine.detach(prefilled(engine, IDS[:3]), keep_kv=False)
+    with pytest.raises(EngineError, match="token id 301 is outside"):
+        engine.recompute(detached, (5, 301))
+
+
+def test_a_sequence_comes_back_once() -> None:
+    engine = Engine(tiny_model("llama"))
+    detached = engine.detach(prefilled(engine))
+    engine.resume(detached)
+    with pytest.raises(EngineError, match="brought back once"):
+        engine.recompute(detached, IDS[:40])
+
+
+def test_a_pool_does_not_grow_while_enough_blocks_are_free_if_scattered() -> None:
+    engine = Engine(tiny_model("llama"), EngineConfig("paged"))
+    rows = [prefilled(engine, prompt(129, seed=seed)) for seed in range(6)]
+    before = engine.kv_usage.nbytes
+    for row in rows[::2]:
+        engine.close(row)
+    assert tokens(engine, prefilled(engine, prompt(321)), 4) == solo(tiny_model("llama"), prompt(321), 4)[0]
+    assert engine.kv_usage.nbytes == before

@@ -16,10 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from mlxcel_engine.engine import DetachedSequence, Engine, EngineConfig, SequenceId, SequenceSpec, StepBatch
 from mlxcel_engine.engine.config import Storage
-from mlxcel_engine.engine.kv.blocks import OutOfBlocksError
+from mlxcel_engine.engine.kv.blocks import OutOfBlocksError, blocks_for
 from mlxcel_engine.engine.kv.dense import DenseKv
 from mlxcel_engine.engine.kv.paged import PagedKv
-from mlxcel_engine.engine.kv.pool import blocks_for
 from mlxcel_engine.engine.kv.store import DetachedKv
 from mlxcel_engine.engine.sampling.row import UNWIND_LIMIT
 from mlxcel_engine.engine.types import RowOutput

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlxcel_engine.engine.kv.blocks import blocks_for
 from mlxcel_engine.errors import EngineError
-from mlxcel_engine.scheduler.policy import Rank, Seat, Tick, TickPolicy, blocks, new_blocks, rank
+from mlxcel_engine.scheduler.policy import Rank, Seat, Tick, TickPolicy, new_blocks, rank
 
 TICKS = 16  # that a step of priority is worth
 CHUNK = 32
@@ -39,16 +40,16 @@ class CountedRoom:
     def free(self) -> int | None:
         if self.total is None:
             return None
-        return self.total - self.kept - sum(blocks(seat.held) for seat in self.seats)
+        return self.total - self.kept - sum(blocks_for(seat.held) for seat in self.seats)
 
-    def reclaim(self, blocks: int) -> bool:
+    def reclaim(self) -> bool:
         if not self.kept:
             return False
         self.kept -= 1
         return True
 
     def cost(self, seat: Counted) -> int:
-        return blocks(max(seat.held, seat.target) + 1)
+        return blocks_for(max(seat.held, seat.target) + 1)
 
     def next_piece(self, seat: Counted) -> int:
         return min(CHUNK, seat.target - seat.held)

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import mlx.core as mx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxcel_engine.engine import StopRules
+from mlxcel_engine.engine import Engine, EngineConfig, StopRules
+from mlxcel_engine.engine.kv import pool
 from mlxcel_engine.engine.kv.paged import PagedKv
 from mlxcel_engine.engine.kv.store import DetachedKv
 from mlxcel_engine.scheduler import Request, RequestResult, SchedulerConfig
 from tests.conformance.traces import prompt
-from tests.scheduler.driven import CHUNK, KINDS, SEEDED, Driven, alone, check, check_nothing_left, engine_of, rules
+from tests.scheduler.driven import (
+    CHUNK,
+    KINDS,
+    SEEDED,
+    Driven,
+    alone,
+    check,
+    check_nothing_left,
+    engine_of,
+    model_of,
+    rules,
+)
 
 CONFIG = SchedulerConfig(chunk=CHUNK, prompt_cache_bytes=10**8)
 EXACT = ("sliding", "hybrid")
@@ -231,4 +245,57 @@ def test_any_history_of_requests_equals_cold(kind: str, limit: int, turns: list[
         store = cached.scheduler._engine._kv
         if isinstance(store, PagedKv):
             store.check_integrity()
+    cached.end()
+
+
+def test_rows_that_share_a_cached_prefix_read_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a CPU without the deterministic switch, with a prefix that is read once however short it is."""
+    monkeypatch.setattr(pool, "LEAST_SHARED", 1)
+    scheduler = Driven(Engine(model_of("qwen3"), EngineConfig("paged", read_together=True)), CONFIG)
+    stem = prompt(50, seed=1)
+    requests = [Request((*stem, *prompt(n, seed=n)), rules(12), logprobs=True) for n in (3, 3, 3, 9)]
+    handles = [scheduler.submit(request) for request in requests]
+    scheduler.finish()
+    results = [check(handle, "qwen3", request) for handle, request in zip(handles, requests, strict=True)]
+    assert [result.adopted for result in results] == [0, 48, 48, 48]
+    assert min(result.counters.shared for result in results) > 0
+    assert scheduler._engine.counters.grouped > 0
+    scheduler.shutdown_now()
+    check_nothing_left(scheduler)
+
+
+def test_what_cannot_be_kept_does_not_fail_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    cached = Cached("dense")
+    monkeypatch.setattr(cached.scheduler._engine, "snapshot", lambda *_: 1 / 0)
+    cached.run(prompt(40))
+    assert cached.scheduler.metrics.cache_failures == 2  # at the boundary and in the end
+    assert cached.scheduler.metrics.cache_bytes == 0
+    cached.end()
+
+
+def test_caches_that_a_step_left_half_way_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step queued ahead of a row's last token fails in its last layer: the layers before it are a token longer."""
+    cached = Cached("hybrid")
+    ids = prompt(20)
+    eos = alone(cached.name, ids)[0][5]
+    handle = cached.scheduler.submit(Request(ids, rules(12, (eos,))))
+    engine = cached.scheduler._engine
+    real, forwards = engine._model, []
+
+    def model(inputs: mx.array, cache: Any) -> mx.array:
+        logits = real(inputs, cache=cache)
+        forwards.append(inputs.shape[1])
+        if forwards.count(1) == 7:  # tokens 0 to 5 were drawn from six steps; this one is ahead of the last
+            raise ValueError("it broke")
+        return logits
+
+    monkeypatch.setattr(engine, "_model", model)
+    before = cached.scheduler.metrics.cache_bytes
+    cached.scheduler.finish()
+    assert handle.wait(0).finish_reason == "stop"
+    assert cached.scheduler.metrics.cache_failures == 1
+    monkeypatch.undo()
+    assert before == 0
+    again = cached.run((*ids, *alone(cached.name, ids)[0][:6], 7))
+    assert again.adopted == 19  # what was kept at the boundary, and no more
     cached.end()

@@ -5,12 +5,21 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Final
 
 from mlxcel_engine.errors import EngineError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+
+BLOCK_TOKENS: Final = 16
+
+
+def blocks_for(tokens: int) -> int:
+    """Blocks that ``tokens`` tokens fill, the last one maybe in part."""
+    return -(-tokens // BLOCK_TOKENS)
 
 
 class OutOfBlocksError(EngineError):
@@ -47,6 +56,11 @@ class BlockAllocator:
     def free(self) -> int:
         """Blocks that nobody holds."""
         return len(self._free)
+
+    @property
+    def unclaimed(self) -> int:
+        """Blocks that nobody holds and nobody waits for."""
+        return sum(stretch.stop - stretch.start for stretch in self._stretches())
 
     def count(self, block: int) -> int:
         """How many hold ``block``."""
@@ -143,23 +157,21 @@ class BlockAllocator:
                 raise EngineError(f"KV block {block} is counted {counted} times, held {holders[block]} times")
 
     def _best(self, last: int | None, claim: Claim) -> int:
-        wanted = list(range(claim.start, claim.stop))
-        if last is not None and last + 1 < self.total:
-            wanted.insert(0, last + 1)
-        for block in wanted:
-            if not self._counts[block] and not self._claimed_by_other(block, claim):
+        following = self.total if last is None else last + 1
+        for block in chain(range(following, min(following + 1, self.total)), range(claim.start, claim.stop)):
+            if not self._counts[block] and not self._claimed(block, claim):
                 return block
-        unclaimed = (block for block in self._free if not self._claimed_by_other(block, claim))
+        unclaimed = (block for block in self._free if not self._claimed(block, claim))
         return next(unclaimed, self._free[0])
 
-    def _claimed_by_other(self, block: int, own: Claim) -> bool:
-        return any(claim.start <= block < claim.stop for claim in self._claims if claim is not own)
+    def _claimed(self, block: int, but: Claim | None = None) -> bool:
+        return any(claim.start <= block < claim.stop for claim in self._claims if claim is not but)
 
     def _stretches(self) -> Iterable[Claim]:
         """The stretches of free blocks that nobody claims."""
         start = previous = None
         for block in self._free:
-            if self._claimed_by_other(block, Claim(0, 0)):
+            if self._claimed(block):
                 continue
             if start is not None and previous is not None and block == previous + 1:
                 previous = block

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
+from mlxcel_engine.engine.kv.blocks import blocks_for
 from mlxcel_engine.engine.kv.detached import CopiedKv, check_adoptable, check_held
 from mlxcel_engine.engine.kv.groups import Cluster, Group, Stretch
 from mlxcel_engine.engine.kv.partial import strided
-from mlxcel_engine.engine.kv.pool import blocks_for
 from mlxcel_engine.engine.kv.store import LARGEST_RESERVE, KvCounters, KvUsage
 from mlxcel_engine.engine.kv.view import ViewForward
 

@@ -41,6 +41,9 @@ class CopiedKv:
 
     def part(self, start: int, stop: int) -> CopiedKv:
         """See :meth:`DetachedKv.part`; a copy."""
+        check_kept(self)
+        if not 0 <= start <= stop <= self.tokens:
+            raise EngineError(f"of {self.tokens} tokens, [{start},{stop}) cannot be kept")
         cut = [
             None if pair is None else (pair[0][..., start:stop, :], pair[1][..., start:stop, :]) for pair in self.layers
         ]
@@ -51,6 +54,7 @@ class CopiedKv:
         parts = [self, *(other for other in others if isinstance(other, CopiedKv))]
         if len(parts) <= len(others):
             raise EngineError("copies of keys and values can only be joined with copies")
+        check_kept(*parts)
         layers: list[LayerKv | None] = []
         for pairs in zip(*(part.layers for part in parts), strict=True):
             held = [pair for pair in pairs if pair is not None]
@@ -66,6 +70,18 @@ class CopiedKv:
 def materialized(array: mx.array) -> mx.array:
     """A copy with memory of its own, whatever ``array`` is a view of."""
     return array + mx.zeros((), dtype=array.dtype)
+
+
+def check_kept(*kept: DetachedKv) -> None:
+    """Check that none of ``kept`` was released.
+
+    Raises:
+        EngineError: one was.
+
+    """
+    for one in kept:
+        if one.released:
+            raise EngineError(f"{one.tokens} tokens of KV were released and cannot be used any more")
 
 
 def check_held(sequence: SequenceId, tokens: int, length: int) -> None:

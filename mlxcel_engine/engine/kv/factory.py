@@ -24,14 +24,22 @@ def make_store(model: nn.Module, support: FamilySupport, config: EngineConfig) -
     """Make the storage of ``config`` for ``model``, or ``mlx-lm``'s caches where its family needs them.
 
     Raises:
-        EngineError: paged storage for a family that cannot use it; says why.
+        EngineError: paged storage, or rows read together, for a family that cannot; says why.
 
     """
-    exact = not config.read_together
-    if config.read_together is None:
-        exact = PRELOAD.deterministic or mx.default_device().type != mx.DeviceType.cpu
+    exact = not _reads_together(config)
     if config.storage == "paged":
         if not support.paged.ok:
             raise EngineError(f"{support.family} cannot use paged KV, {support.paged.reason}; take dense")
         return PagedKv(support.layers, config.blocks, exact)
-    return DenseKv(support.layers, exact) if support.batched else OwnCaches(model)
+    if support.batched:
+        return DenseKv(support.layers, exact)
+    if config.read_together:
+        raise EngineError(f"{support.family} cannot read rows together, {support.reason}; leave it out")
+    return OwnCaches(model)
+
+
+def _reads_together(config: EngineConfig) -> bool:
+    if config.read_together is not None:
+        return config.read_together
+    return not PRELOAD.deterministic and mx.default_device().type == mx.DeviceType.cpu

@@ -101,9 +101,9 @@ def progressions(slots: Sequence[int]) -> list[tuple[slice, slice]]:
     runs: list[tuple[slice, slice]] = []
     first = 0
     while first < len(slots):
-        step = slots[first + 1] - slots[first] if first + 1 < len(slots) else 1
-        last = first + (step > 0 and first + 1 < len(slots))
-        while last + 1 < len(slots) and last > first and slots[last + 1] - slots[last] == step:
+        step = slots[first + 1] - slots[first] if first + 1 < len(slots) else 0
+        last = first
+        while step > 0 and last + 1 < len(slots) and slots[last + 1] - slots[last] == step:
             last += 1
         runs.append((slice(first, last + 1), slice(slots[first], slots[last] + 1, max(step, 1))))
         first = last + 1

@@ -10,8 +10,8 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache
 
-from mlxcel_engine.engine.kv.detached import check_adoptable, check_held
-from mlxcel_engine.engine.kv.pool import blocks_for
+from mlxcel_engine.engine.kv.blocks import blocks_for
+from mlxcel_engine.engine.kv.detached import check_adoptable, check_held, check_kept
 from mlxcel_engine.engine.kv.store import KvCounters, KvUsage
 from mlxcel_engine.errors import EngineError
 
@@ -39,12 +39,14 @@ class OwnKv:
 
     def part(self, start: int, stop: int) -> OwnKv:
         """See :meth:`DetachedKv.part`; only all of them."""
+        check_kept(self)
         if (start, stop) != (0, self.tokens):
             raise EngineError(f"only all {self.tokens} tokens of mlx-lm's caches can be kept, not [{start},{stop})")
         return OwnKv(self.caches, self.tokens)  # adopting copies them
 
     def joined(self, others: Sequence[DetachedKv]) -> OwnKv:
         """See :meth:`DetachedKv.joined`; with nothing else."""
+        check_kept(self)
         if others:
             raise EngineError("mlx-lm's caches cannot be joined")
         return OwnKv(self.caches, self.tokens)
@@ -114,10 +116,13 @@ class OwnCaches:
 
         """
         (sequence,) = rows
-        if sequence in self._unfinished:
-            raise EngineError(f"sequence {sequence}: a forward failed half-way and its caches cannot go on; close it")
+        self._check_finished(sequence)
         self._unfinished.add(sequence)
         return _OwnForward(self, sequence, self._caches[sequence], tokens)
+
+    def _check_finished(self, sequence: SequenceId) -> None:
+        if sequence in self._unfinished:
+            raise EngineError(f"sequence {sequence}: a forward failed half-way and its caches cannot go on; close it")
 
     def finish(self, sequence: SequenceId, tokens: int) -> None:
         """Count a forward that went through."""
@@ -130,6 +135,7 @@ class OwnCaches:
 
     def trim(self, sequence: SequenceId, tokens: int) -> None:
         """See :meth:`KvStore.trim`; only where every cache of the family can go back."""
+        self._check_finished(sequence)
         check_held(sequence, tokens, self._lengths[sequence])
         caches = self._caches[sequence]
         if tokens and not can_trim_prompt_cache(caches):
@@ -140,6 +146,7 @@ class OwnCaches:
 
     def snapshot(self, sequence: SequenceId, tokens: int) -> OwnKv:
         """See :meth:`KvStore.snapshot`; only all of a sequence, since a ring or a state has no prefix."""
+        self._check_finished(sequence)
         if tokens != self._lengths[sequence]:
             held = self._lengths[sequence]
             raise EngineError(f"sequence {sequence}: only all {held} tokens can be kept, not {tokens}")
@@ -147,6 +154,7 @@ class OwnCaches:
 
     def detach(self, sequence: SequenceId) -> OwnKv:
         """See :meth:`KvStore.detach`; the cache objects themselves."""
+        self._check_finished(sequence)
         kept = OwnKv(self._caches[sequence], self._lengths[sequence])
         self.drop(sequence)
         return kept

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
-from mlxcel_engine.engine.kv.blocks import BlockAllocator, OutOfBlocksError
-from mlxcel_engine.engine.kv.detached import CopiedKv, check_adoptable, check_held, materialized
-from mlxcel_engine.engine.kv.pool import BLOCK_TOKENS, PagedRows, Pool, Table, blocks_for
+from mlxcel_engine.engine.kv.blocks import BLOCK_TOKENS, BlockAllocator, OutOfBlocksError, blocks_for
+from mlxcel_engine.engine.kv.detached import CopiedKv, check_adoptable, check_held, check_kept, materialized
+from mlxcel_engine.engine.kv.pool import PagedRows, Pool, Table
 from mlxcel_engine.engine.kv.store import LARGEST_RESERVE, KvCounters, KvUsage
 from mlxcel_engine.engine.kv.view import ViewForward
 from mlxcel_engine.errors import EngineError
@@ -41,15 +41,17 @@ class SharedKv:
 
     def part(self, start: int, stop: int) -> SharedKv:
         """See :meth:`DetachedKv.part`; from the beginning of a block, sharing."""
+        check_kept(self)
         if start % BLOCK_TOKENS or not 0 <= start <= stop <= self.tokens:
             raise EngineError(f"of {self.tokens} tokens in blocks of {BLOCK_TOKENS}, [{start},{stop}) cannot be kept")
         return self.store.keep(self.blocks[start // BLOCK_TOKENS : blocks_for(stop)], stop - start)
 
     def joined(self, others: Sequence[DetachedKv]) -> SharedKv:
         """See :meth:`DetachedKv.joined`; behind a whole block, sharing."""
-        parts = [self, *(other for other in others if isinstance(other, SharedKv))]
+        parts = [self, *(other for other in others if isinstance(other, SharedKv) and other.store is self.store)]
+        check_kept(*parts)
         if len(parts) <= len(others) or any(part.tokens % BLOCK_TOKENS for part in parts[:-1]):
-            raise EngineError("shared blocks can only be joined with shared blocks, behind a whole block")
+            raise EngineError("shared blocks can only be joined with those of the same pools, behind a whole block")
         blocks = tuple(block for part in parts for block in part.blocks)
         return self.store.keep(blocks, sum(part.tokens for part in parts))
 
@@ -188,13 +190,10 @@ class PagedKv:
         return self._allocator.total * BLOCK_TOKENS
 
     def _claim(self, blocks: int) -> Claim:
-        """Claim room for ``blocks`` more, in pools that grow for it where they may."""
-        claim = self._allocator.claim(blocks)
-        if claim.stop - claim.start < blocks and not self._fixed:
-            self._allocator.unclaim(claim)
+        """Claim room for ``blocks`` more; pools that may grow do, where too few are free, if scattered ones."""
+        if not self._fixed and self._allocator.unclaimed < blocks:
             self._grow(blocks)
-            claim = self._allocator.claim(blocks)
-        return claim
+        return self._allocator.claim(blocks)
 
     def _restore(self, table: Table, copied: CopiedKv) -> None:
         rows = self._rows([table], copied.tokens)

@@ -23,14 +23,29 @@ if TYPE_CHECKING:
 
 
 _LOG2_E = math.log2(math.e)
-_MANY_KEYS = 512  # rows times keys of a call; below, three calls more cost what the cheaper power saves
+_MANY_KEYS = 512  # rows times keys of a call; below, the calls that take a softmax's place cost what they save
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the rows of a forward are read; ``back`` ``[B]`` takes rows in the clusters' order back to the batch's."""
+
+    clusters: tuple[Cluster, ...]
+    back: mx.array | None
+
+    @classmethod
+    def of(cls, clusters: list[Cluster]) -> Reading:
+        """Read as ``clusters``, which hold each row once."""
+        order = [row for cluster in clusters for row in cluster.rows]
+        moved = order != sorted(order)
+        return cls(tuple(clusters), mx.array([order.index(row) for row in range(len(order))]) if moved else None)
 
 
 @dataclass(frozen=True)
 class Partial:
-    """Attention of ``R`` rows over some keys: ``values`` ``[R, Hkv, G, D]``, not yet divided by ``total``.
+    """Attention of ``R`` rows over some keys, float32: ``values`` ``[R, Hkv, G, Dv]``, not yet divided by ``total``.
 
-    ``top`` is the largest score (in powers of two) and ``total`` the sum of the weights, float32 ``[R, Hkv, G, 1]``.
+    ``top`` is the largest score (in powers of two) and ``total`` the sum of the weights, ``[R, Hkv, G, 1]``.
     """
 
     values: mx.array
@@ -39,11 +54,11 @@ class Partial:
 
     @classmethod
     def over(cls, queries: mx.array, keys: mx.array, values: mx.array) -> Partial:
-        """Attend ``[R, Hkv, G, D]``, scaled, over keys ``[R, Hkv, D, T]`` and values ``[R, Hkv, T, D]``."""
-        scores = (queries @ keys).astype(mx.float32)
+        """Attend ``[R, Hkv, G, D]``, scaled, over keys ``[R, Hkv, D, T]`` and values ``[R, Hkv, T, Dv]``."""
+        scores = queries @ keys
         top = scores.max(axis=-1, keepdims=True)
         weights = mx.power(2.0, scores - top)
-        return cls(weights.astype(values.dtype) @ values, top, weights.sum(axis=-1, keepdims=True))
+        return cls(weights @ values, top, weights.sum(axis=-1, keepdims=True))
 
     @classmethod
     def over_shared(cls, queries: mx.array, keys: mx.array, values: mx.array) -> Partial:
@@ -69,25 +84,23 @@ class Partial:
         """The same rows over the keys of both."""
         top = mx.maximum(self.top, other.top)
         mine, others = mx.power(2.0, self.top - top), mx.power(2.0, other.top - top)
-        values = self.values * mine.astype(self.values.dtype) + other.values * others.astype(self.values.dtype)
-        return Partial(values, top, self.total * mine + other.total * others)
+        return Partial(self.values * mine + other.values * others, top, self.total * mine + other.total * others)
 
     def result(self) -> mx.array:
-        """The attention ``[R, Hkv, G, D]``."""
-        return self.values / self.total.astype(self.values.dtype)
+        """The attention ``[R, Hkv, G, Dv]``."""
+        return self.values / self.total
 
 
-def attend_clusters(
-    queries: mx.array, kv_heads: int, scale: float, layer: int, rows: RowsKv, clusters: Sequence[Cluster]
+def attend_parts(
+    queries: mx.array, kv_heads: int, scale: float, layer: int, rows: RowsKv, reading: Reading
 ) -> mx.array:
-    """Attend one token a row, ``[B, Hq, 1, D]``, each row over all of its own keys; returns ``[B, Hq, 1, Dv]``."""
+    """Attend one token a row, float32 ``[B, Hq, 1, D]``, over all of the row's own keys; returns ``[B, Hq, 1, Dv]``."""
     batch, heads, _, width = queries.shape
     scaled = (queries * scale).reshape(batch, kv_heads, heads // kv_heads, width)
-    order = [row for cluster in clusters for row in cluster.rows]
-    results = [_attend_cluster(_pick(scaled, cluster.rows), layer, rows, cluster) for cluster in clusters]
+    results = [_attend_cluster(_pick(scaled, cluster.rows), layer, rows, cluster) for cluster in reading.clusters]
     found = results[0] if len(results) == 1 else mx.concatenate(results)
-    if order != sorted(order):
-        found = found[mx.array([order.index(row) for row in range(batch)])]
+    if reading.back is not None:
+        found = found[reading.back]
     return found.reshape(batch, heads, 1, -1)
 
 
@@ -122,7 +135,7 @@ def _attend_group(queries: mx.array, layer: int, rows: RowsKv, group: Group) -> 
     if len(group.stretches) > 1 or len(group.rows) * tokens >= _MANY_KEYS:
         return _own_part(queries * _LOG2_E, layer, rows, group).result()
     keys, values = rows.stretch(layer, group.rows, group.stretches[0])
-    return mx.softmax(queries @ keys, axis=-1, precise=True) @ values
+    return mx.softmax(queries @ keys, axis=-1) @ values
 
 
 def _pick(array: mx.array, rows: Sequence[int]) -> mx.array:

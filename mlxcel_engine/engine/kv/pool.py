@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
+from mlxcel_engine.engine.kv.blocks import BLOCK_TOKENS
 from mlxcel_engine.engine.kv.groups import Cluster, Stretch, group_rows, progressions, shared_prefixes
 from mlxcel_engine.engine.kv.partial import strided
 
@@ -14,13 +15,7 @@ if TYPE_CHECKING:
     from mlxcel_engine.engine.kv.blocks import Claim
     from mlxcel_engine.engine.kv.groups import Span
 
-BLOCK_TOKENS = 16
 LEAST_SHARED = 8  # blocks; reading a shorter prefix once costs more calls than it saves
-
-
-def blocks_for(tokens: int) -> int:
-    """Blocks that ``tokens`` tokens fill, the last one maybe in part."""
-    return -(-tokens // BLOCK_TOKENS)
 
 
 @dataclass
@@ -121,6 +116,11 @@ class PagedRows:
             pool_keys[:, :, slots, :] = keys[rows].transpose(2, 1, 0, 3)
             pool_values[:, :, slots, :] = values[rows].transpose(2, 1, 0, 3)
         if self._runs:
+            return
+        if len(self._writes[0]) == 1:
+            ((start, stop),) = self._writes[0]
+            pool_keys[..., start:stop, :] = keys
+            pool_values[..., start:stop, :] = values
             return
         done = 0
         for start, stop in self._writes[0]:

@@ -58,7 +58,7 @@ class DetachedKv(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are held for these tokens alone."""
+        """Bytes that these tokens fill, shared or not."""
         ...
 
     @property

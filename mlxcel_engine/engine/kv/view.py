@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import mlx.core as mx
 from mlx_lm.models.base import create_causal_mask
 
-from mlxcel_engine.engine.kv.partial import attend_clusters
+from mlxcel_engine.engine.kv.partial import Reading, attend_parts
 from mlxcel_engine.errors import EngineError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class ViewForward:
         self.offset: int | mx.array = lengths[0] if len(set(lengths)) == 1 else mx.array(lengths)
         self.pieces = [len(spans) for spans in rows.spans()]
         together = tokens == 1 and not exact and (self.count > 1 or self.pieces[0] > 1)
-        self.clusters = rows.clusters() if together else None
+        self.reading = Reading.of(rows.clusters()) if together else None
         self.caches = [LayerView(self, layer) for layer in range(layers)]
 
     def verify(self) -> None:
@@ -83,10 +83,10 @@ class ViewForward:
         self.counters.gathers += gathers
         self.counters.slices += self.count - gathers
 
-    def count_clusters(self, clusters: list[Cluster]) -> None:
-        """Count that a layer read the rows as ``clusters``."""
+    def count_reading(self, reading: Reading) -> None:
+        """Count that a layer read the rows as ``reading`` says."""
         self.counters.attention_calls += 1
-        for cluster in clusters:
+        for cluster in reading.clusters:
             self.counters.shared += len(cluster.rows) if cluster.prefix else 0
             for group in cluster.groups:
                 several = len(cluster.prefix) + len(group.stretches) > 1
@@ -146,7 +146,7 @@ class LayerView:
         return self._returned is not None
 
     def attend(self, queries: mx.array, scale: float, mask: mx.array | str | None, sinks: mx.array | None) -> mx.array:
-        """Attend ``queries`` ``[B, Hq, L, D]`` over all keys held, the new ones included; returns the same shape.
+        """Attend ``queries`` ``[B, Hq, L, D]`` over all keys held, the new ones included; returns ``[B, Hq, L, Dv]``.
 
         Raises:
             EngineError: several rows with a mask or with more than one token each.
@@ -154,9 +154,10 @@ class LayerView:
         """
         forward, returned = self._forward, self._returned
         self._returned = None  # a reference kept here would turn the next append into a copy
-        if returned is not None and forward.clusters is not None and mask is None and sinks is None:
-            forward.count_clusters(forward.clusters)
-            return attend_clusters(queries, returned[0].shape[1], scale, self._layer, forward.rows, forward.clusters)
+        apart = mask is not None or sinks is not None or queries.dtype != mx.float32
+        if returned is not None and forward.reading is not None and not apart:
+            forward.count_reading(forward.reading)
+            return attend_parts(queries, returned[0].shape[1], scale, self._layer, forward.rows, forward.reading)
         forward.count_whole()
         if forward.count == 1 and returned is not None:
             return mx.fast.scaled_dot_product_attention(queries, *returned, scale=scale, mask=mask, sinks=sinks)

@@ -61,6 +61,6 @@ def test_clusters_hold_every_row_once_and_share_what_they_say(rows: list[list[in
             assert one == other or not common
 
 
-def test_a_row_that_shares_little_does_not_shorten_the_prefix_of_the_others() -> None:
+def test_a_row_that_shares_less_than_the_least_does_not_shorten_the_prefix_of_the_others() -> None:
     rows = [[1, 2, 3, 4, 5], [1, 2, 9], [1, 2, 3, 4, 6], [7]]
     assert shared_prefixes(rows, 3) == [([0, 2], 4), ([1, 3], 0)]

@@ -124,3 +124,15 @@ def test_a_row_with_nan_keys_leaves_its_neighbours_alone() -> None:
     found = np.array(forward.caches[0].attend(mx.ones((3, HEADS * GROUP, 1, WIDTH)), 1.0, None, None))
     assert np.isnan(found[1]).all()
     assert np.isfinite(found[[0, 2]]).all()
+
+
+def test_a_model_in_16_bits_is_read_row_by_row() -> None:
+    store = PagedKv(1, exact=False)
+    rows = [SequenceId(0), SequenceId(1)]
+    for row in rows:
+        store.create(row, 9, 0)
+    forward = store.forward(rows, 1)
+    forward.caches[0].update_and_fetch(*mx.ones((2, 2, HEADS, 1, WIDTH), dtype=mx.bfloat16))
+    queries = mx.ones((2, HEADS * GROUP, 1, WIDTH), dtype=mx.bfloat16)
+    assert forward.caches[0].attend(queries, 1.0, None, None).dtype == mx.bfloat16
+    assert store.counters == KvCounters(1, slices=2)

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mlxcel_engine.engine import SequenceId
-from mlxcel_engine.engine.kv.blocks import OutOfBlocksError
+from mlxcel_engine.engine.kv.blocks import BLOCK_TOKENS, OutOfBlocksError
 from mlxcel_engine.engine.kv.dense import DenseKv
 from mlxcel_engine.engine.kv.paged import PagedKv
-from mlxcel_engine.engine.kv.pool import BLOCK_TOKENS
 from mlxcel_engine.engine.kv.store import DetachedKv
 from mlxcel_engine.errors import EngineError
 

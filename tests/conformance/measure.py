@@ -144,7 +144,8 @@ def batch_gap(model: nn.Module, storage: Storage, rows: tuple[Row, ...], togethe
 
 
 def _in_batches(model: nn.Module, storage: Storage = "dense") -> Gap:
-    return _worst([batch_gap(model, storage, rows, how) for rows in (RAGGED, EQUAL) for how in (False, True)])
+    hows = (False, True) if families.family_support(model).batched else (False,)
+    return _worst([batch_gap(model, storage, rows, how) for rows in (RAGGED, EQUAL) for how in hows])
 
 
 def _worst(gaps: list[Gap]) -> Gap:

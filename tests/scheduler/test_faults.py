@@ -134,7 +134,7 @@ def test_a_detokenizer_that_raises_fails_its_request() -> None:
 def test_ids_without_an_embedding_are_refused_and_a_bias_outside_the_vocabulary_fails_its_request() -> None:
     crowd = Crowd("dense")
     good = crowd.submit(ask(9))
-    with pytest.raises(EngineError, match="prompt id 1000000 is outside the vocabulary of 300"):
+    with pytest.raises(EngineError, match="token id 1000000 is outside the vocabulary of 300"):
         crowd.scheduler.submit(Request((5, 10**6, 4), rules(5)))
     biased = resolve_sampling(SamplingConfig(logit_bias={10**6: 1.0}))
     bad = crowd.scheduler.submit(Request(prompt(9), rules(5), biased))

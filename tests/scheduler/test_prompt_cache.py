@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from mlxcel_engine.engine import Engine, EngineConfig, StopRules
 from mlxcel_engine.engine.kv import pool
 from mlxcel_engine.engine.kv.paged import PagedKv
-from mlxcel_engine.engine.kv.store import DetachedKv
 from mlxcel_engine.scheduler import Request, RequestResult, SchedulerConfig
 from tests.conformance.traces import prompt
 from tests.scheduler.driven import (
@@ -214,20 +213,6 @@ def test_an_eos_right_away_and_a_hit_on_what_it_left() -> None:
     cached.end()
 
 
-def test_a_prefix_that_cannot_be_kept_fails_its_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(sequence: int, tokens: int) -> DetachedKv:
-        raise MemoryError("no room")
-
-    cached = Cached("dense")
-    monkeypatch.setattr(cached.scheduler._engine, "snapshot", fails)
-    handle = cached.scheduler.submit(Request(prompt(9), rules(4)))
-    cached.scheduler.finish()
-    assert "no room" in str(handle.wait(0).error)
-    monkeypatch.undo()
-    cached.run(prompt(9))
-    cached.end()
-
-
 @settings(max_examples=25, deadline=None)
 @given(
     kind=st.sampled_from(sorted(KINDS)),
@@ -259,7 +244,6 @@ def test_rows_that_share_a_cached_prefix_read_it_once(monkeypatch: pytest.Monkey
     results = [check(handle, "qwen3", request) for handle, request in zip(handles, requests, strict=True)]
     assert [result.adopted for result in results] == [0, 48, 48, 48]
     assert min(result.counters.shared for result in results) > 0
-    assert scheduler._engine.counters.grouped > 0
     scheduler.shutdown_now()
     check_nothing_left(scheduler)
 

@@ -16,9 +16,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-import mlxcel_engine  # noqa: F401 - applies the BLAS settings before MLX is imported
-
-import mlx.core as mx  # isort: skip
+import mlx.core as mx
 import numpy as np
 from mlx_lm.generate import generate_step, generation_stream
 

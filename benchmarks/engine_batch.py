@@ -18,9 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import mlxcel_engine  # noqa: F401 - applies the BLAS settings before MLX is imported
-
-import mlx.core as mx  # isort: skip
+import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 from mlx_lm.generate import BatchGenerator, generate_step
@@ -32,6 +30,7 @@ from mlxcel_engine.engine.kv.detached import CopiedKv
 from mlxcel_engine.loader.cache import CheckpointCache, default_cache_root
 from mlxcel_engine.loader.load import load
 from mlxcel_engine.loader.policy import resolve_policy
+from mlxcel_engine.preload import PRELOAD
 
 if TYPE_CHECKING:
     from mlxcel_engine.engine.config import Storage
@@ -256,8 +255,11 @@ def run_case(name: str, case: Case, rounds: int) -> None:
             print(f"  {arm:6} {spread}  ({shown})  same tokens in {same} of {len(tokens[arm])} rows", flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(description: str, cases: Callable[[nn.Module], dict[str, Callable[[], Case]]]) -> None:
+    """Run the cases that the command line names, or all, on the checkpoint that it names."""
+    if PRELOAD.mlx_was_first:
+        raise SystemExit("MLX was imported before mlxcel_engine, so the BLAS settings had no effect")
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="default")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("cases", nargs="*", metavar="CASE")
@@ -270,4 +272,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, cases)

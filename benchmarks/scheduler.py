@@ -13,8 +13,6 @@ Rounds, order, ``null`` and intervals are those of ``engine_batch.py``. Greedy, 
 
 from __future__ import annotations
 
-import argparse
-import os
 import time
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -22,13 +20,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from mlx_lm.generate import BatchGenerator
 
-import mlxcel_engine  # noqa: F401 - applies the BLAS settings before MLX is imported
-from benchmarks.engine_batch import Case, Prompts, Result, random_ids, run_case
-from mlxcel_engine.device import select_device
+from benchmarks.engine_batch import Case, Prompts, Result, main, random_ids
 from mlxcel_engine.engine import Engine, EngineConfig, SequenceSpec, StepBatch, StopRules, generate
-from mlxcel_engine.loader.cache import CheckpointCache, default_cache_root
-from mlxcel_engine.loader.load import load
-from mlxcel_engine.loader.policy import resolve_policy
 from mlxcel_engine.scheduler import BatchScheduler, Request, SchedulerConfig
 
 if TYPE_CHECKING:
@@ -187,18 +180,5 @@ def cases(model: nn.Module) -> dict[str, Callable[[], Case]]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="default")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("cases", nargs="*", metavar="CASE")
-    options = parser.parse_args()
-    policy = resolve_policy(select_device("auto"))
-    model = load(options.model, policy, CheckpointCache(default_cache_root(os.environ)), print).model
-    known = cases(model)
-    for name in options.cases or known:
-        run_case(name, known[name](), options.rounds)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, cases)

@@ -1,8 +1,9 @@
 """Where ``mlx-lm``'s own loops differ: ``python -m benchmarks.mlx_lm_parity --out FOLDER``.
 
-It runs the built-in prompts through ``cli``, ``mlx-server`` and ``mlx-batch-4`` on a checkpoint in float32 and in
-bfloat16, and ``cli`` against ``mlx-batch-3`` on a tiny random model of every family of docs/families.md; then writes
-README.md beside the data. What is there already is not run again.
+It runs the built-in prompts through ``cli``, ``mlx-server`` and ``mlx-batch-4`` on a checkpoint in float32, and
+``cli`` against ``mlx-batch-3`` on a tiny random model of every family of docs/families.md; then writes README.md beside
+the data. What is there already is not run again without ``--force``. ``--only`` runs one part, among them some that are
+not run otherwise: bfloat16 is slow on a CPU.
 """
 
 from __future__ import annotations
@@ -43,11 +44,13 @@ class Part:
     chunk: int
 
 
-PARTS = {  # bfloat16 is slow on a CPU
+PARTS = {
     "float32": Part("float32", "greedy,seeded", 32, 256),
     "bfloat16-greedy": Part("bfloat16", "greedy", 6, 64),
     "bfloat16-seeded": Part("bfloat16", "seeded", 6, 64),
 }
+_DEFAULT, _FAMILIES = "float32", "families"
+_ROOT = Path(__file__).resolve().parent.parent
 _WIDTH, _FAMILY_TOKENS, _PROMPT = 3, 32, tuple(range(3, 24))
 
 
@@ -75,16 +78,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("-m", "--model", default="default")
-    parser.add_argument("--only", choices=[*PARTS, "families"], help="run this part alone")
+    parser.add_argument("--only", choices=[*PARTS, _FAMILIES], help=f"run this part, not {_DEFAULT} and {_FAMILIES}")
+    parser.add_argument("--force", action="store_true", help="run again what is there")
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
+    chosen = (_DEFAULT, _FAMILIES) if options.only is None else (options.only,)
     failed = False
-    for name, part in PARTS.items():
+    for name in chosen:
         file = options.out / f"built-in-{name}.json"
-        if options.only in (None, name) and not _complete(file):
-            failed |= subprocess.run(_command(options.model, part, file), check=False).returncode != 0
+        if name in PARTS and (options.force or not _complete(file)):
+            failed |= subprocess.run(_command(options.model, PARTS[name], file), check=False).returncode != 0
     file = options.out / "families.json"
-    if options.only in (None, "families") and not file.exists():
+    if _FAMILIES in chosen and (options.force or not file.exists()):
         environment = collect_environment("float32", select_device("auto"), os.environ)
         families = [_as_json(measure(name, environment)) for name in CONFIGS]
         record = {"environment": environment.model_dump(mode="json"), "families": families}
@@ -109,7 +114,7 @@ def measure(name: str, environment: Environment) -> Family:
 
 def render(folder: Path, model: str) -> str:
     """README.md of the data in ``folder``."""
-    parts = [_INTRO.format(model=model, folder=folder.as_posix())]
+    parts = [_INTRO.format(model=model, folder=_in_repository(folder))]
     for name in PARTS:
         file = folder / f"built-in-{name}.json"
         if file.exists():
@@ -120,6 +125,12 @@ def render(folder: Path, model: str) -> str:
         families = [_from_json(item) for item in data["families"]]
         parts.append(_families(families, Environment.model_validate(data["environment"])))
     return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _in_repository(folder: Path) -> str:
+    """How to name ``folder`` from the repository's root; one elsewhere by its last part alone."""
+    place = folder.resolve()
+    return place.relative_to(_ROOT).as_posix() if place.is_relative_to(_ROOT) else place.name
 
 
 _INTRO = """\

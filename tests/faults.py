@@ -97,7 +97,7 @@ def run(
 
 def own_paths() -> list[DecodePath]:
     """The paths of one request at a time: ``cli``, ``mlx-server`` and ``engine``."""
-    makers = path_makers()
+    makers = path_makers(4)
     return [makers[name]() for name in ("cli", "mlx-server", "engine")]
 
 

@@ -82,6 +82,7 @@ WITHOUT_MLX = [
     "mlxcel_engine.rounds.gate",
     "mlxcel_engine.report.rounds_table",
     "mlxcel_engine.report.rounds_plot",
+    "mlxcel_engine.report.svg",
     "mlxcel_engine.report.parity_svg",
     "mlxcel_engine.report.parity_table",
     "mlxcel_engine.cli.main",

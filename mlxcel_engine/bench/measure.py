@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from mlxcel_engine.bench.plan import draw_prompts
@@ -33,7 +33,8 @@ class Observer(Protocol):
 class Measured:
     """What was seen of a timed pass; ``attention_calls`` are those of the pass alone.
 
-    ``warm`` is the pass again, the same prompts taken from the prompt cache, where one was asked for.
+    ``warm`` is the pass again, the same prompts taken from the prompt cache, where one was asked for; ``failure`` is
+    why there is none then.
     """
 
     streams: list[StreamTimes]
@@ -41,6 +42,7 @@ class Measured:
     storage: str
     attention_calls: int | None
     peak_memory_bytes: int
+    failure: Exception | None = None
 
 
 class _PassProgress:
@@ -68,8 +70,7 @@ def measure(rig: Rig, loop: DecodeLoop, context: Context, options: BenchOptions,
     """Time one pass of ``loop``; the warm-up has a prompt of its own.
 
     Raises:
-        RunError: paged KV was asked for and the pass did not go through it, the prompt cache gave nothing, or a stream
-            did not end.
+        RunError: paged KV was asked for and the pass did not go through it, or a stream did not end.
 
     """
     progress = _PassProgress(observer, f"{loop.name}, ctx {context.asked}")
@@ -87,8 +88,13 @@ def measure(rig: Rig, loop: DecodeLoop, context: Context, options: BenchOptions,
         if loop.chooses_storage and options.storage == "paged" and not (session.storage == "paged" and made):
             seen = f"storage {session.storage}, {made} paged attention calls"
             raise RunError(f"paged KV was asked for, but not used ({seen})")
-        warm = _timed_again(rig, session, prompts, progress) if options.prompt_cache and loop.caches_prompts else None
-        return Measured(streams, warm, session.storage, made, peak)
+        measured = Measured(streams, None, session.storage, made, peak)
+        if not (options.prompt_cache and loop.caches_prompts):
+            return measured
+        try:
+            return replace(measured, warm=_timed_again(rig, session, prompts, progress))
+        except Exception as error:  # the pass before it was measured all the same
+            return replace(measured, failure=error)
 
 
 def _warm_up(rig: Rig, session: Session, context: Context, options: BenchOptions, progress: _PassProgress) -> None:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from mlxcel_engine.bench.loops import LoopSettings, Storage
+from mlxcel_engine.bench.loops import LoopSettings
 from mlxcel_engine.engine.plan import DEFAULT_CHUNK
 from mlxcel_engine.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mlxcel_engine.records.bench import WarmupName
+    from mlxcel_engine.records.bench import StorageName, WarmupName
     from mlxcel_engine.records.model import ModelRecord
 
 WarmupChoice = Literal["auto", "full", "chunk", "none"]
@@ -36,7 +36,7 @@ class BenchOptions:
     warmup: WarmupName
     warmup_tokens: int = 16
     prefill_chunk: int = DEFAULT_CHUNK
-    storage: Storage = "auto"
+    storage: StorageName = "auto"
     batch: int = 1
     ragged: bool = False
     ignore_eos: bool = True
@@ -67,7 +67,7 @@ def plan_contexts(options: BenchOptions, model: ModelRecord, warn: Callable[[str
     """Cap each context so that prompt and new tokens fit the model, each once, and say so.
 
     Raises:
-        UsageError: not even one prompt token fits.
+        UsageError: not even one prompt token fits, or the prompt cache is asked for a prompt of one.
 
     """
     room = None if model.context_length is None else model.context_length - options.max_tokens
@@ -77,6 +77,8 @@ def plan_contexts(options: BenchOptions, model: ModelRecord, warn: Callable[[str
     contexts = []
     for asked in dict.fromkeys(options.ctx):
         length = asked if room is None else min(asked, room)
+        if options.prompt_cache and length < 2:
+            raise UsageError("--prompt-cache: a prompt of one token has no prefix to keep; give --ctx 2 or more")
         if length < asked:
             total = f"with {options.max_tokens} new ones they fill the context of {model.context_length}"
             warn(f"ctx {asked}: the prompt is capped at {length} tokens; {total}")

@@ -71,14 +71,18 @@ def make_row(
     )
 
 
-def with_ratios(row: BenchRow, before: Sequence[BenchRow]) -> BenchRow:
-    """Add the ratios of decode speed to the rows of the same context that were measured ``before``, or to itself."""
-    known = {other.path: other for other in (*before, row) if other.ctx == row.ctx}
-    ratios = {
-        "ratio_to_cli": _ratio(row, known.get("cli")),
-        "ratio_to_mlx_server": _ratio(row, known.get("mlx-server")),
-    }
-    return row.model_copy(update=ratios)
+def with_ratios(rows: Sequence[BenchRow]) -> list[BenchRow]:
+    """The rows with their ratios of decode speed to those of the same context, as far as these are measured."""
+    known = {(row.path, row.ctx): row for row in rows}
+    return [
+        row.model_copy(
+            update={
+                "ratio_to_cli": _ratio(row, known.get(("cli", row.ctx))),
+                "ratio_to_mlx_server": _ratio(row, known.get(("mlx-server", row.ctx))),
+            }
+        )
+        for row in rows
+    ]
 
 
 def _ratio(row: BenchRow, reference: BenchRow | None) -> float | None:

@@ -12,7 +12,7 @@ from mlxcel_engine.errors import RunError, UsageError, one_line
 from mlxcel_engine.records.bench import BenchConfig, BenchRecord, Unmeasured
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from mlxcel_engine.bench.loops import DecodeLoop
     from mlxcel_engine.bench.measure import Observer
@@ -57,12 +57,12 @@ def run_bench(
     failures: list[RunError] = []
     for context in contexts:
         for loop in rig.loops:
-            result = _attempt(rig, loop, context, options, observer, record.probe, reasons[loop.name], failures)
-            if isinstance(result, Unmeasured):
-                record = record.model_copy(update={"unmeasured": [*record.unmeasured, result]})
-            else:
-                record = record.model_copy(update={"rows": [*record.rows, with_ratios(result, record.rows)]})
-            save(record, record.unmeasured[-1] if isinstance(result, Unmeasured) else record.rows[-1])
+            for result in _attempt(rig, loop, context, options, observer, record.probe, reasons[loop.name], failures):
+                if isinstance(result, Unmeasured):
+                    record = record.model_copy(update={"unmeasured": [*record.unmeasured, result]})
+                else:
+                    record = record.model_copy(update={"rows": with_ratios([*record.rows, result])})
+                save(record, record.unmeasured[-1] if isinstance(result, Unmeasured) else record.rows[-1])
     return BenchOutcome(record, tuple(failures))
 
 
@@ -75,18 +75,24 @@ def _attempt(
     probe: BandwidthProbe,
     reason: str | None,
     failures: list[RunError],
-) -> BenchRow | Unmeasured:
-    """Measure, or say why there is no row; what a loop raises is that loop's failure, and the others go on."""
+) -> Iterator[BenchRow | Unmeasured]:
+    """Measure, and say what there is no figure of; what a loop raises is that loop's failure, and the others go on."""
     if reason is not None:
-        return Unmeasured(path=loop.name, ctx=context.asked, reason=reason, failed=False)
+        yield Unmeasured(path=loop.name, ctx=context.asked, reason=reason, failed=False)
+        return
+    error: Exception | None
     try:
         measured = measure(rig, loop, context, options, observer)
-    except Exception as error:
+    except Exception as raised:
+        error = raised
+    else:
+        error = measured.failure
+        yield make_row(loop.name, context, options, measured, rig.model, rig.footprint, probe)
+    if error is not None:
         failure = RunError(f"path {loop.name} failed at ctx {context.asked} ({one_line(error)}); --debug shows where")
         failure.__cause__ = error
         failures.append(failure)
-        return Unmeasured(path=loop.name, ctx=context.asked, reason=one_line(error), failed=True)
-    return make_row(loop.name, context, options, measured, rig.model, rig.footprint, probe)
+        yield Unmeasured(path=loop.name, ctx=context.asked, reason=one_line(error), failed=True)
 
 
 def _check_paths(rig: Rig, options: BenchOptions) -> dict[str, str | None]:

@@ -9,19 +9,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mlxcel_engine.bench.fake import make_fake_rig
-from mlxcel_engine.bench.loops import Storage
 from mlxcel_engine.bench.plan import BenchOptions, WarmupChoice, resolve_warmup
 from mlxcel_engine.bench.run import run_bench
 from mlxcel_engine.cli import options
 from mlxcel_engine.cli.options import RUN_PANEL
 from mlxcel_engine.cli.progress import RunProgress
-from mlxcel_engine.cli.setup import error_console, load_model, outliving_reader, prepare_runtime, table_console, warn
+from mlxcel_engine.cli.setup import (
+    error_console,
+    load_model,
+    prepare_runtime,
+    refuse_one_file_twice,
+    table_console,
+    warn,
+)
 from mlxcel_engine.engine.plan import DEFAULT_CHUNK
 from mlxcel_engine.errors import UsageError
-from mlxcel_engine.records.bench import BenchRecord, BenchRow, Unmeasured
+from mlxcel_engine.records.bench import BenchRecord, BenchRow, StorageName, Unmeasured
 from mlxcel_engine.report.bench_csv import BenchCsv
 from mlxcel_engine.report.bench_table import print_bench
-from mlxcel_engine.report.output import OutputFile
+from mlxcel_engine.report.output import OutputFile, outliving_reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +35,6 @@ if TYPE_CHECKING:
     from mlxcel_engine.bench.rig import Rig
 
 PATHS = ("cli", "mlx-server", "engine", "server")
-DEFAULT_CONTEXTS = (256, 8192)
 
 
 def bench(
@@ -43,27 +48,8 @@ def bench(
             rich_help_panel=RUN_PANEL,
         ),
     ] = None,
-    ctx: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--ctx",
-            metavar="N",
-            parser=options.count,
-            help="Prompt tokens. May be repeated; default 256 and 8192.",
-            rich_help_panel=RUN_PANEL,
-        ),
-    ] = None,
-    max_tokens: Annotated[
-        int,
-        typer.Option(
-            "-n",
-            "--max-tokens",
-            metavar="N",
-            parser=options.count,
-            help="Tokens to generate.",
-            rich_help_panel=RUN_PANEL,
-        ),
-    ] = 128,
+    ctx: options.Contexts = None,
+    max_tokens: options.MaxTokens = 128,
     warmup: Annotated[
         WarmupChoice,
         typer.Option(
@@ -84,7 +70,7 @@ def bench(
     ] = 16,
     prefill_chunk: options.PrefillChunk = DEFAULT_CHUNK,
     decode_storage: Annotated[
-        Storage,
+        StorageName,
         typer.Option(
             "--decode-storage",
             help="KV storage of the paths that have a choice: engine and server. auto is dense.",
@@ -133,7 +119,7 @@ def bench(
         typer.Option(
             "--csv",
             metavar="FILE",
-            help="Append the rows there; a new file gets a header.",
+            help="Append the rows there: a file that exists grows, and needs no --force; a new one gets a header.",
             rich_help_panel=options.OUTPUT_PANEL,
         ),
     ] = None,
@@ -160,6 +146,7 @@ def bench(
     paths = _choose_paths(path)
     if ragged and batch == 1:
         raise UsageError("--ragged needs streams that differ in length; give --batch 2 or more")
+    refuse_one_file_twice([json_path, csv_path])
     rows = BenchCsv(csv_path)
     with OutputFile(json_path, force=force) as output:
         with RunProgress(error_console()) as progress:
@@ -168,7 +155,7 @@ def bench(
             else:
                 rig = _make_rig(paths, progress, model, dtype, weights, trust_remote_code=trust_remote_code)
             settings = BenchOptions(
-                ctx=tuple(ctx or DEFAULT_CONTEXTS),
+                ctx=tuple(ctx or options.DEFAULT_CONTEXTS),
                 max_tokens=max_tokens,
                 warmup=resolve_warmup(rig.environment.device, warmup),
                 warmup_tokens=min(warmup_tokens, max_tokens),

@@ -10,6 +10,7 @@ MODEL_PANEL = "Model"
 RUN_PANEL = "What to run"
 VERDICT_PANEL = "Verdict"
 OUTPUT_PANEL = "Output"
+DEFAULT_CONTEXTS = (256, 8192)
 
 
 def count(value: str | int) -> int:
@@ -88,6 +89,22 @@ Weights = Annotated[
 TrustRemoteCode = Annotated[
     bool,
     typer.Option("--trust-remote-code", help="Let the checkpoint run code of its own.", rich_help_panel=MODEL_PANEL),
+]
+Contexts = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--ctx",
+        metavar="N",
+        parser=count,
+        help=f"Prompt tokens. May be repeated; default {' and '.join(map(str, DEFAULT_CONTEXTS))}.",
+        rich_help_panel=RUN_PANEL,
+    ),
+]
+MaxTokens = Annotated[
+    int,
+    typer.Option(
+        "-n", "--max-tokens", metavar="N", parser=count, help="Tokens to generate at most.", rich_help_panel=RUN_PANEL
+    ),
 ]
 PrefillChunk = Annotated[
     int,

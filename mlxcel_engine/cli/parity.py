@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import typer
+
 from mlxcel_engine.cli import options
 from mlxcel_engine.cli import parity_options as own
 from mlxcel_engine.cli.parity_inputs import (
@@ -17,24 +19,37 @@ from mlxcel_engine.cli.parity_inputs import (
 )
 from mlxcel_engine.cli.parity_output import gate, record_json, show
 from mlxcel_engine.cli.progress import RunProgress
-from mlxcel_engine.cli.setup import error_console, load_model, prepare_runtime
+from mlxcel_engine.cli.setup import (
+    error_console,
+    load_model,
+    prepare_runtime,
+    refuse_one_file_twice,
+    refuse_run_options,
+)
 from mlxcel_engine.engine.plan import DEFAULT_CHUNK
 from mlxcel_engine.errors import UsageError
+from mlxcel_engine.parity.cases import CASES, DEFAULT_SEED
 from mlxcel_engine.preload import DETERMINISTIC_SWITCH, PRELOAD
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mlxcel_engine.records.parity import ParityRecord
+
+_CASES = ",".join(CASES)
+_SHOWING = {"from_file", "against", "expect_identical", "allow_near_tie", "svg", "force", "debug"}
 
 
 def parity(
+    context: typer.Context,
     model: options.Model = "default",
     prompt: own.PromptText = None,
     prompt_file: own.PromptFile = None,
     prompts: own.Prompts = None,
     no_chat_template: own.NoChatTemplate = False,
-    max_tokens: own.MaxTokens = 64,
-    cases: own.Cases = "greedy,seeded",
-    seed: own.Seed = 1234,
+    max_tokens: options.MaxTokens = 64,
+    cases: own.Cases = _CASES,
+    seed: own.Seed = DEFAULT_SEED,
     sampling: own.Sampling = None,
     paths: own.Paths = None,
     batch: own.Batch = 4,
@@ -64,23 +79,10 @@ def parity(
     """
     if allow_near_tie and not expect_identical:
         raise UsageError("--allow-near-tie does nothing without --expect-identical; give both or none")
+    refuse_one_file_twice([json_path, svg], [from_file, against, prompt_file, prompts, sampling])
     earlier = None if against is None else read_record("--against", against)
     if from_file is not None:
-        run_only = {
-            "--prompt": prompt,
-            "--prompt-file": prompt_file,
-            "--prompts": prompts,
-            "--paths": paths,
-            "--sampling": sampling,
-            "--json": json_path,
-            "--locate": locate,
-            "--bisect": bisect,
-            "--teacher-forced": teacher_forced,
-            "--all-pairs": all_pairs,
-        }
-        for name, value in run_only.items():
-            if value not in (None, False):
-                raise UsageError(f"{name} does nothing with --from, which runs nothing; leave one of them out")
+        refuse_run_options(context, _SHOWING)
         return _show_again(from_file, earlier, svg, force, expect_identical, allow_near_tie)
     if expect_identical and not PRELOAD.deterministic:
         raise UsageError(f"--expect-identical needs a fixed order of sums: set {DETERMINISTIC_SWITCH}=1")
@@ -115,10 +117,10 @@ def parity(
             resolver = BreakerResolver(loaded.tokenizer, len(loaded.tokenizer))
             asked = (loaded, make_cases(configs, resolver, loaded.eos_ids), encoded, chosen, settings)
             if earlier is not None:
-                check_comparable(parity_config(*asked), earlier.config)
+                check_comparable(parity_config(*asked), earlier)
             environment = collect_environment(loaded.record.dtype, device, os.environ)
             outcome = run_parity(environment, *asked, progress, lambda record: output.write(record_json(record)))
-        record = _with_earlier(outcome.record, earlier)
+        record = _with_earlier(outcome.record, earlier, loaded.text_of)
         output.write(record_json(record))
         show(record, picture, to_stderr=output.is_stdout)
     if outcome.failures:
@@ -136,17 +138,19 @@ def _show_again(
     if expect_identical and not record.environment.deterministic:
         raise UsageError(f"--from {file}: made without {DETERMINISTIC_SWITCH}=1, which --expect-identical needs")
     if earlier is not None:
-        check_comparable(record.config, earlier.config)
-    record = _with_earlier(record, earlier)
+        check_comparable(record.config, earlier)
+    record = _with_earlier(record, earlier, decode=None)
     with OutputFile(svg, force=force) as picture:
         show(record, picture, to_stderr=False)
     return gate(record, expect_identical=expect_identical, allow_near_tie=allow_near_tie)
 
 
-def _with_earlier(record: ParityRecord, earlier: ParityRecord | None) -> ParityRecord:
+def _with_earlier(
+    record: ParityRecord, earlier: ParityRecord | None, decode: Callable[[int], str] | None
+) -> ParityRecord:
     """Add the rows that compare each stream with that of an earlier record."""
     from mlxcel_engine.parity.against import compare_with_record
 
     if earlier is None:
         return record
-    return record.model_copy(update={"rows": record.rows + compare_with_record(record, earlier)})
+    return record.model_copy(update={"rows": record.rows + compare_with_record(record, earlier, decode)})

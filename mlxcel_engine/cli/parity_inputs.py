@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mlxcel_engine.paths import DecodePath
     from mlxcel_engine.prompts import Prompt
 
+_PROMPT_CACHE_PATHS = {"cache-miss", "cache-hit"}
 DEFAULT_PROMPT = "Why is the sky blue? Answer in two sentences."
 
 
@@ -134,7 +135,12 @@ def names_of(option: str, names: str) -> list[str]:
 
 
 def choose_paths(names: str | None, width: int, *, prompt_cache: bool) -> list[DecodePath]:
-    """Make the paths that are named, or all of them, in the order of the tables."""
+    """Make the paths that are named, or all of them, in the order of the tables.
+
+    Raises:
+        UsageError: a name that no path has, or no path is left.
+
+    """
     from mlxcel_engine.paths import path_makers
 
     makers = path_makers(width)
@@ -142,6 +148,9 @@ def choose_paths(names: str | None, width: int, *, prompt_cache: bool) -> list[D
     for name in wanted:
         if name not in makers:
             raise UsageError(f"--paths {name!r}: no such path; give some of {', '.join(makers)}")
-    return [
-        make() for name, make in makers.items() if name in wanted and (prompt_cache or not name.startswith("cache-"))
-    ]
+    left_out = set() if prompt_cache else _PROMPT_CACHE_PATHS
+    chosen = [make() for name, make in makers.items() if name in wanted and name not in left_out]
+    if not chosen:
+        without = "" if prompt_cache else " without the prompt cache's"
+        raise UsageError(f"--paths {names!r}: no path is left{without}; give some of {', '.join(makers)}")
+    return chosen

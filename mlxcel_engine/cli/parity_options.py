@@ -57,17 +57,6 @@ Prompts = Annotated[
 NoChatTemplate = Annotated[
     bool, typer.Option("--no-chat-template", help="Feed the text raw.", rich_help_panel=PROMPT_PANEL)
 ]
-MaxTokens = Annotated[
-    int,
-    typer.Option(
-        "-n",
-        "--max-tokens",
-        metavar="N",
-        parser=options.count,
-        help="Tokens to generate at most.",
-        rich_help_panel=RUN_PANEL,
-    ),
-]
 Cases = Annotated[
     str,
     typer.Option(

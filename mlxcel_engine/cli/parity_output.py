@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from mlxcel_engine.cli.setup import outliving_reader, table_console, warn
+from mlxcel_engine.cli.setup import table_console, warn
 from mlxcel_engine.errors import RunError
+from mlxcel_engine.report.output import outliving_reader
 
 if TYPE_CHECKING:
     from mlxcel_engine.records.parity import ParityRecord

@@ -13,15 +13,15 @@ import typer
 from mlxcel_engine.cli import options
 from mlxcel_engine.cli.options import OUTPUT_PANEL, RUN_PANEL, VERDICT_PANEL
 from mlxcel_engine.cli.rounds_progress import RoundsProgress
-from mlxcel_engine.cli.setup import error_console, outliving_reader, table_console, warn
+from mlxcel_engine.cli.setup import error_console, refuse_one_file_twice, refuse_run_options, table_console, warn
 from mlxcel_engine.errors import RunError, UsageError
 from mlxcel_engine.records.rounds import RoundsConfig, RoundsHeader
-from mlxcel_engine.report.output import OutputFile
+from mlxcel_engine.report.output import OutputFile, outliving_reader
 from mlxcel_engine.report.rounds_csv import rounds_csv
 from mlxcel_engine.report.rounds_plot import rounds_plot
 from mlxcel_engine.report.rounds_table import print_rounds, rounds_svg
 from mlxcel_engine.rounds.arms import parse_arms, parse_extra
-from mlxcel_engine.rounds.gate import judge
+from mlxcel_engine.rounds.gate import GATE_FAILED, judge
 from mlxcel_engine.rounds.host import ThisHost
 from mlxcel_engine.rounds.hostgate import HostGate, Limits
 from mlxcel_engine.rounds.journal import Journal, read_journal
@@ -36,9 +36,22 @@ if TYPE_CHECKING:
 
 HOST_PANEL = "Quiet host"
 MOST_ROUNDS = 1000
+_SHOWING = {
+    "source",
+    "threshold",
+    "gate",
+    "expect_same_tokens",
+    "csv_path",
+    "json_path",
+    "svg_path",
+    "plot_path",
+    "force",
+    "debug",
+}
 
 
 def rounds(
+    context: typer.Context,
     arm: Annotated[
         list[str] | None,
         typer.Option(
@@ -50,27 +63,8 @@ def rounds(
         ),
     ] = None,
     model: options.Model = "default",
-    ctx: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--ctx",
-            metavar="N",
-            parser=options.count,
-            help="Prompt tokens. May be repeated; default 256 and 8192.",
-            rich_help_panel=RUN_PANEL,
-        ),
-    ] = None,
-    max_tokens: Annotated[
-        int,
-        typer.Option(
-            "-n",
-            "--max-tokens",
-            metavar="N",
-            parser=options.count,
-            help="Tokens to generate in a run.",
-            rich_help_panel=RUN_PANEL,
-        ),
-    ] = 128,
+    ctx: options.Contexts = None,
+    max_tokens: options.MaxTokens = 128,
     number: Annotated[
         int,
         typer.Option(
@@ -192,14 +186,13 @@ def rounds(
 ) -> int:
     """Is B faster than A? Interleaved rounds of fresh bench processes, null arms, and a verdict that knows the noise.
 
-    Exit codes: 0 done, 1 the gate failed, 2 bad input, 3 a run failed or nothing was measured.
+    Exit codes: 0 done, 1 the gate failed, 2 bad input, 3 a run failed, or not all was measured.
     """
     limit = _threshold(threshold)
     if expect_same_tokens and not gate:
         raise UsageError("--expect-same-tokens is part of the gate; give --gate, too")
     if source is not None:
-        if arm or out is not None or resume:
-            raise UsageError("--from runs nothing; leave out --arm, --out and --resume")
+        refuse_run_options(context, _SHOWING)
         load = _reader(source)
     else:
         if out is None:
@@ -209,7 +202,7 @@ def rounds(
         config = RoundsConfig(
             arms=parse_arms(arm or ()),
             model=model,
-            ctx=list(dict.fromkeys(ctx or (256, 8192))),
+            ctx=list(dict.fromkeys(ctx or options.DEFAULT_CONTEXTS)),
             max_tokens=max_tokens,
             extra=parse_extra(extra),
             rounds=number,
@@ -218,7 +211,7 @@ def rounds(
         limits = Limits(others_cpu=host_cpu, load=2.0 * (os.cpu_count() or 1))
         runner = Runner(HostGate(ThisHost(), limits, gate_timeout if hostgate else 0.0), os.environ, run_timeout)
         load = _measurer(config, runner, out, resume=resume, force=force)
-    _refuse_one_file_twice([source, out, json_path, csv_path, svg_path, plot_path])
+    refuse_one_file_twice([out, json_path, csv_path, svg_path, plot_path], [source])
     writers: list[tuple[str | None, Callable[[RoundsRecord], str]]] = [
         (json_path, lambda record: record.model_dump_json(indent=1) + "\n"),
         (csv_path, rounds_csv),
@@ -233,16 +226,13 @@ def rounds(
             output.write(write(record))
         with outliving_reader():
             print_rounds(record, table_console(to_stderr=any(output.is_stdout for output, _ in outputs)))
-    code = _apply_gate(record, expect_same_tokens) if gate else 0
-    _fail_on_bad_runs(record.runs)
+    code, problem = _apply_gate(record, expect_same_tokens) if gate else 0, _bad_runs(record.runs)
+    if problem is None:
+        return code
+    if code != GATE_FAILED:
+        raise RunError(problem)
+    warn(problem)  # what is known to be wrong comes first
     return code
-
-
-def _refuse_one_file_twice(paths: Sequence[str | None]) -> None:
-    places = [path if path == "-" else os.path.realpath(path) for path in paths if path is not None]
-    for place in places:
-        if places.count(place) > 1:
-            raise UsageError(f"{place} is named for two files; give each its own")
 
 
 def _threshold(text: str) -> float | None:
@@ -291,9 +281,8 @@ def _apply_gate(record: RoundsRecord, expect_same_tokens: bool) -> int:
     return result.exit_code
 
 
-def _fail_on_bad_runs(runs: Sequence[Run]) -> None:
+def _bad_runs(runs: Sequence[Run]) -> str | None:
     failed = [run for run in runs if run.status != "ok"]
     if failed:
-        raise RunError(f"{len(failed)} of {len(runs)} runs failed; the first: {describe_failure(failed[0])}")
-    if not runs:
-        raise RunError("nothing was measured; go on with --resume")
+        return f"{len(failed)} of {len(runs)} runs failed; the first: {describe_failure(failed[0])}"
+    return None if runs else "nothing was measured; go on with --resume"

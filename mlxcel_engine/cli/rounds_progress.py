@@ -30,12 +30,16 @@ class RoundsProgress:
     def __init__(self, console: Console, slots: Sequence[Slot], done: Sequence[Run]) -> None:
         self._console, self._total = console, len(slots)
         self._rounds = max((slot.round for slot in slots), default=0) + 1
-        self._runs: dict[str, list[Run]] = {slot.label: [] for slot in slots}
+        self._made = dict.fromkeys((slot.label for slot in slots), 0)
         self._new: list[Run] = []
+        self._measured: dict[str, list[list[Measurement]]] = {slot.label: [] for slot in slots}
+        self._shown = {slot.label: ("0", "-", "-") for slot in slots}
         for run in done:
-            self._runs[label(run.arm, run.null)].append(run)
+            self._add(run)
         self._state = ""
-        self._live = Live(console=console, transient=True, get_renderable=self._screen) if console.is_terminal else None
+        # Few refreshes, and nothing computed in one: they take time from the run that is timed.
+        live = Live(console=console, transient=True, get_renderable=self._screen, refresh_per_second=1)
+        self._live = live if console.is_terminal else None
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -61,21 +65,21 @@ class RoundsProgress:
     def finished(self, run: Run) -> None:
         """See :meth:`Observer.finished`."""
         name = label(run.arm, run.null)
-        self._runs[name].append(run)
+        self._add(run)
         self._new.append(run)
         if run.status != "ok":
             self._say(describe_failure(run))
             for line in run.output.splitlines():
                 self._say(f"  | {line}")
         elif self._live is None:
-            shown = "; ".join(_shown(one) for one in measurements(run.lines))
-            self._say(f"round {run.round + 1} of {self._rounds}: {name}: {shown}; {self._left()}")
+            _, last, _ = self._shown[name]
+            self._say(f"round {run.round + 1} of {self._rounds}: {name}: {last}; {self._left()}")
         if run.busy:
             self._say(f"warning: {name}, round {run.round + 1}, busy host: {'; '.join(run.busy)}")
 
     def _left(self) -> str:
         """How many runs there are, and how long the others will take at the mean pace so far."""
-        made = sum(map(len, self._runs.values()))
+        made = sum(self._made.values())
         if not self._new or made == self._total:
             return f"{made} of {self._total} runs"
         seconds = sum(run.wall_s + run.waited_s for run in self._new) / len(self._new) * (self._total - made)
@@ -84,11 +88,19 @@ class RoundsProgress:
 
     def _screen(self) -> Group:
         table = make_table(self._console, "arm", "runs", "last", "median decode tok/s", right=("runs",))
-        for name, runs in self._runs.items():
-            good = [measurements(run.lines) for run in runs if run.status == "ok"]
-            last = "; ".join(_shown(one) for one in good[-1]) if good else "-"
-            table.add_row(name, str(len(runs)), Text(last), Text(_medians(good)))
+        for name, (runs, last, medians) in self._shown.items():
+            table.add_row(name, runs, Text(last), Text(medians))
         return Group(table, Text(f"{self._state}; {self._left()}"))
+
+    def _add(self, run: Run) -> None:
+        """Count a run, and put into words what is shown of its arm."""
+        name = label(run.arm, run.null)
+        self._made[name] += 1
+        measured = self._measured[name]
+        if run.lines:
+            measured.append(measurements(run.lines))
+        last = "; ".join(_shown(one) for one in measured[-1]) if measured else "-"
+        self._shown[name] = (str(self._made[name]), last, _medians(measured))
 
     def _say(self, text: str) -> None:
         self._console.print(Text(text), soft_wrap=True)
@@ -100,8 +112,8 @@ def _shown(one: Measurement) -> str:
     return f"{one.path} at {one.ctx}: {decode} tok/s, TTFT {ttft} ms"
 
 
-def _medians(good: Sequence[Sequence[Measurement]]) -> str:
-    cells = dict.fromkeys(one.cell for run in good for one in run)
-    speeds = {cell: [one.decode_tok_s for run in good for one in run if one.cell == cell] for cell in cells}
+def _medians(measured: Sequence[Sequence[Measurement]]) -> str:
+    cells = dict.fromkeys(one.cell for run in measured for one in run)
+    speeds = {cell: [one.decode_tok_s for run in measured for one in run if one.cell == cell] for cell in cells}
     known = [[speed for speed in each if speed is not None] for each in speeds.values()]
     return " / ".join(f"{median(each):.2f}" for each in known if each) or "-"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -13,7 +12,9 @@ from mlxcel_engine.errors import UsageError
 from mlxcel_engine.preload import PRELOAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Sequence
+
+    import typer
 
     from mlxcel_engine.device import Device
     from mlxcel_engine.loader.load import LoadedModel
@@ -33,19 +34,37 @@ def table_console(*, to_stderr: bool) -> Console:
     return console
 
 
-@contextmanager
-def outliving_reader() -> Iterator[None]:
-    """Go on when whoever reads stdout has left: the verdict and the exit code do not depend on it."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def warn(text: str) -> None:
     """Print one warning line to stderr."""
     print(f"warning: {text}", file=sys.stderr)
+
+
+def refuse_one_file_twice(written: Sequence[str | None], read: Sequence[str | None] = ()) -> None:
+    """Refuse a file that two outputs name, or that an output and an input name; None names none, ``-`` a standard one.
+
+    Raises:
+        UsageError: names the file.
+
+    """
+    outputs = [path if path == "-" else os.path.realpath(path) for path in written if path is not None]
+    inputs = {os.path.realpath(path) for path in read if path not in (None, "-")}
+    for place in outputs:
+        if outputs.count(place) > 1 or place in inputs:
+            raise UsageError(f"{place} is named for two files; give each its own")
+
+
+def refuse_run_options(context: typer.Context, allowed: Collection[str]) -> None:
+    """Beside ``--from``, refuse every option that was given and is not among ``allowed`` (names of parameters).
+
+    Raises:
+        UsageError: names the first one.
+
+    """
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if source is not None and source.name == "COMMANDLINE" and parameter.name not in allowed:
+            option = max(parameter.opts, key=len)
+            raise UsageError(f"{option} does nothing with --from, which runs nothing; leave one of them out")
 
 
 def prepare_runtime() -> Device:

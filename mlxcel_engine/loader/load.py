@@ -40,6 +40,10 @@ class LoadedModel:
         """The ids that end a sequence: the config's and the tokenizer's, merged."""
         return frozenset(self.record.eos_ids)
 
+    def text_of(self, token: int) -> str:
+        """The text of one token."""
+        return str(self.tokenizer.decode([token]))
+
 
 def load(
     spec: str,

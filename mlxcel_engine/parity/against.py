@@ -5,6 +5,7 @@ A record keeps the five likeliest logprobs of a step, so noise and gaps are thos
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
 from mlxcel_engine.errors import UsageError
@@ -12,58 +13,87 @@ from mlxcel_engine.parity.compare import NOISE_BOUNDS
 from mlxcel_engine.records.parity import PairEvidence, ParityRow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from mlxcel_engine.records.parity import ParityConfig, ParityRecord, StreamRecord, TopLogprob, VerdictName
 
 _EARLIER = "@record"
 
 
-def check_comparable(now: ParityConfig, earlier: ParityConfig) -> None:
-    """Refuse runs of two models, two lengths, or two settings of one case.
+def check_comparable(now: ParityConfig, earlier: ParityRecord) -> None:
+    """Refuse a record that was cut off, of another model, length or setting of a case, or without a common stream.
 
     Raises:
-        UsageError: names the setting and both values.
+        UsageError: says so, or names the setting and both values.
 
     """
+    if not earlier.complete:
+        raise UsageError("--against: the record is incomplete; run it to its end, or give another")
     settings = {
-        "model": (now.model.label, earlier.model.label),
-        "--max-tokens": (now.max_tokens, earlier.max_tokens),
+        "model": (now.model.label, earlier.config.model.label),
+        "--max-tokens": (now.max_tokens, earlier.config.max_tokens),
     }
-    cases = {case.name: case.sampling for case in earlier.cases}
+    cases = {case.name: case.sampling for case in earlier.config.cases}
     for case in now.cases:
         settings[f"sampling of case {case.name}"] = (case.sampling, cases.get(case.name, case.sampling))
     for name, (one, other) in settings.items():
         if one != other:
             raise UsageError(f"--against: {name} is {one} here and {other} in the record; make them the same")
+    names = ([case.name for case in now.cases], [prompt.name for prompt in now.prompts], now.paths)
+    if not {_key(stream) for stream in earlier.streams}.intersection(product(*names)):
+        raise UsageError("--against: the record has no stream of these cases, prompts and paths; give another record")
 
 
-def compare_with_record(now: ParityRecord, earlier: ParityRecord) -> list[ParityRow]:
-    """One row for each stream of ``now``; what the earlier record does not have is n/a."""
-    known = {(stream.case, stream.prompt, stream.path): stream for stream in earlier.streams}
+def compare_with_record(
+    now: ParityRecord, earlier: ParityRecord, decode: Callable[[int], str] | None = None
+) -> list[ParityRow]:
+    """One row for each stream of the two; what one of them does not have is n/a.
+
+    ``decode`` gives a token's text; without it, as for a record that is shown again, the rows have none.
+    """
+    known = {_key(stream): stream for stream in earlier.streams}
     bound = now.config.noise_bound
     if bound is None:
         dtypes = (now.environment.dtype, earlier.environment.dtype)
         bound = max(NOISE_BOUNDS.get(dtype, NOISE_BOUNDS["float32"]) for dtype in dtypes)
-    return [_row(stream, known.get((stream.case, stream.prompt, stream.path)), bound) for stream in now.streams]
+    drawn = {case.name for case in now.config.cases if case.effective["seed"] is not None}
+    rows: list[ParityRow] = []
+    for stream in now.streams:
+        row = _row(stream, known.pop(_key(stream), None), bound, drawn=stream.case in drawn)
+        rows.append(row if decode is None else _with_texts(row, decode))
+    return rows + [_empty_row(stream, None, stream, "it was not run now") for stream in known.values()]
 
 
-def _row(now: StreamRecord, earlier: StreamRecord | None, bound: float) -> ParityRow:
-    row = ParityRow(
-        case=now.case,
-        prompt=now.prompt,
-        left=now.path,
-        right=f"{now.path}{_EARLIER}",
-        verdict="n/a",
-        reason="the record has no such stream",
-        evidence=PairEvidence(left=now.evidence, right=earlier.evidence if earlier is not None else None),
-    )
+def _key(stream: StreamRecord) -> tuple[str, str, str]:
+    return stream.case, stream.prompt, stream.path
+
+
+def _row(now: StreamRecord, earlier: StreamRecord | None, bound: float, *, drawn: bool) -> ParityRow:
+    row = _empty_row(now, now, earlier, "the record has no such stream")
     if earlier is None:
         return row
     obstacle = _obstacle(now, earlier)
     if obstacle is not None:
         return row.model_copy(update={"verdict": obstacle[0], "reason": obstacle[1]})
-    return _compared(row, now, earlier, bound)
+    return _compared(row, now, earlier, bound, drawn=drawn)
+
+
+def _empty_row(named: StreamRecord, now: StreamRecord | None, earlier: StreamRecord | None, reason: str) -> ParityRow:
+    sides = [stream.evidence if stream is not None else None for stream in (now, earlier)]
+    return ParityRow(
+        case=named.case,
+        prompt=named.prompt,
+        left=named.path,
+        right=f"{named.path}{_EARLIER}",
+        verdict="n/a",
+        reason=reason,
+        evidence=PairEvidence(left=sides[0], right=sides[1]),
+    )
+
+
+def _with_texts(row: ParityRow, decode: Callable[[int], str]) -> ParityRow:
+    texts = [None if token is None else decode(token) for token in (row.left_token, row.right_token)]
+    return row.model_copy(update={"left_text": texts[0], "right_text": texts[1]})
 
 
 def _obstacle(now: StreamRecord, earlier: StreamRecord) -> tuple[VerdictName, str] | None:
@@ -77,7 +107,7 @@ def _obstacle(now: StreamRecord, earlier: StreamRecord) -> tuple[VerdictName, st
     return None if now.ids or earlier.ids else ("invalid", "both streams are empty")
 
 
-def _compared(row: ParityRow, now: StreamRecord, earlier: StreamRecord, bound: float) -> ParityRow:
+def _compared(row: ParityRow, now: StreamRecord, earlier: StreamRecord, bound: float, *, drawn: bool) -> ParityRow:
     shared = min(len(now.ids), len(earlier.ids))
     index = next((i for i in range(shared) if now.ids[i] != earlier.ids[i]), shared)
     steps = zip(now.top_logprobs[: index + 1], earlier.top_logprobs[: index + 1], strict=False)
@@ -95,7 +125,7 @@ def _compared(row: ParityRow, now: StreamRecord, earlier: StreamRecord, bound: f
             reason = f"same ids, but the noise {noise:.2g} is beyond the bound {bound:g}"
             return row.model_copy(update={"verdict": "drift", "reason": reason})
         return row.model_copy(update={"verdict": "identical"})
-    verdict, reason = _judge(now, earlier, index, noise, bound)
+    verdict, reason = _judge(now, earlier, index, noise, bound, drawn=drawn)
     tokens = [stream.ids[index] if index < len(stream.ids) else None for stream in (now, earlier)]
     return row.model_copy(
         update={
@@ -109,11 +139,11 @@ def _compared(row: ParityRow, now: StreamRecord, earlier: StreamRecord, bound: f
 
 
 def _judge(
-    now: StreamRecord, earlier: StreamRecord, index: int, noise: float | None, bound: float
+    now: StreamRecord, earlier: StreamRecord, index: int, noise: float | None, bound: float, *, drawn: bool
 ) -> tuple[VerdictName, str]:
     if index >= min(len(now.ids), len(earlier.ids)):
         return "diverged", f"one of them goes on after {index} tokens"
-    if now.case != "greedy":
+    if drawn:
         return "diverged", "a seeded draw cannot be judged from a record"
     if noise is not None and noise > bound:
         return "diverged", f"the noise before it, {noise:.2g}, is beyond the bound {bound:g}"

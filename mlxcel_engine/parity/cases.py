@@ -44,7 +44,7 @@ def case_configs(names: Sequence[str], seed: int, given: SamplingConfig | None) 
         UsageError: an unknown name, or no case at all.
 
     """
-    known = {"greedy": SamplingConfig(), "seeded": SamplingConfig.seeded(seed)}
+    known = dict(zip(CASES, (SamplingConfig(), SamplingConfig.seeded(seed)), strict=True))
     for name in names:
         if name not in known:
             raise UsageError(f"--cases {name!r}: no such case; give some of {', '.join(known)}")

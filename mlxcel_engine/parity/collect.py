@@ -36,10 +36,32 @@ class Collected:
 
 
 def collect(path: DecodePath, loaded: LoadedModel, request: PathRequest, on_token: Callable[[int], None]) -> Collected:
-    """Run ``request`` through ``path``; ``on_token`` hears the number of tokens so far."""
-    reason = path.unavailable(loaded)
-    if reason is not None:
-        return Collected(Stream(path.name, request.prompt.sha256, unavailable=reason))
+    """Run ``request`` through ``path``; ``on_token`` hears the number of tokens so far.
+
+    Whatever the path raises, before, in or after its loop, is that path's failure, and its row must name it.
+    """
+    tokens = 0
+
+    def heard(count: int) -> None:
+        nonlocal tokens
+        tokens = count
+        on_token(count)
+
+    try:
+        reason = path.unavailable(loaded)
+        if reason is not None:
+            raise CannotShowError(reason)
+        return _run(path, loaded, request, heard)
+    except CannotShowError as error:
+        return Collected(Stream(path.name, request.prompt.sha256, unavailable=str(error)))
+    except Exception as error:
+        reason = f"failed after {tokens} tokens ({one_line(error)})"
+        failure = RunError(f"path {path.name} {reason}; --debug shows where")
+        failure.__cause__ = error
+        return Collected(Stream(path.name, request.prompt.sha256, invalid=reason), failure=failure)
+
+
+def _run(path: DecodePath, loaded: LoadedModel, request: PathRequest, on_token: Callable[[int], None]) -> Collected:
     ids: list[int] = []
     rows: list[NDArray[np.float32]] = []
     texts: list[str] = []
@@ -52,13 +74,6 @@ def collect(path: DecodePath, loaded: LoadedModel, request: PathRequest, on_toke
             texts.append(step.text)
             finish, dtype = step.finish_reason, str(step.logprobs.dtype).removeprefix("mlx.core.")
             on_token(len(ids))
-    except CannotShowError as error:
-        return Collected(Stream(path.name, request.prompt.sha256, unavailable=str(error)))
-    except Exception as error:  # whatever a loop raises is that loop's failure, and the row must name it
-        reason = f"failed after {len(ids)} tokens ({one_line(error)})"
-        failure = RunError(f"path {path.name} {reason}; --debug shows where")
-        failure.__cause__ = error
-        return Collected(Stream(path.name, request.prompt.sha256, invalid=reason), failure=failure)
     finally:
         run.steps.close()
     evidence = run.evidence()

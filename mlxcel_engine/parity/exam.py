@@ -72,14 +72,14 @@ class Exam:
                 reference, tokens = collected.stream.path, collected.stream.ids
             rows = [self._row(left, right) for left, right in ready]
             streams = [stream_record(subject.case, subject.request.prompt.name, collected)]
-            failures = [collected.failure] if collected.failure is not None else []
-            self._found(Findings(rows=rows, streams=streams, failures=failures))
+            self._found(Findings(rows=rows, streams=streams, failures=_failures(collected)))
             del collected, ready  # not to be held while the next path runs
         if not self._options.teacher_forced or not tokens:
             return
         forced = replace(subject.request, sampling=replace(subject.request.sampling, forced=tokens))
         for collected, ready in self._sweep(forced, f"{subject.case} (forced)"):
-            self._found(Findings(forced=[self._forced_row(reference, left, right) for left, right in ready]))
+            forced_rows = [self._forced_row(reference, left, right) for left, right in ready]
+            self._found(Findings(forced=forced_rows, failures=_failures(collected)))
             del collected, ready
 
     def _sweep(self, request: PathRequest, label: str) -> Iterator[tuple[Collected, list[tuple[Collected, Collected]]]]:
@@ -104,7 +104,7 @@ class Exam:
     def _row(self, left: Collected, right: Collected) -> ParityRow:
         subject, found = self._subject, self._compare(left, right)
         prompt = subject.request.prompt.name
-        row = pair_row(subject.case, prompt, left, right, found, self._decode)
+        row = pair_row(subject.case, prompt, left, right, found, subject.loaded.text_of)
         if found.verdict not in _DIAGNOSED:
             return row
         by_name = {path.name: path for path in subject.paths}
@@ -125,8 +125,9 @@ class Exam:
         prompt = self._subject.request.prompt.name
         return compare_forced(self._subject.case, prompt, pair, reference, left.stream, right.stream)
 
-    def _decode(self, token: int) -> str:
-        return str(self._subject.loaded.tokenizer.decode([token]))
+
+def _failures(collected: Collected) -> list[RunError]:
+    return [] if collected.failure is None else [collected.failure]
 
 
 def _bound(left: Collected, right: Collected, given: float | None) -> float:

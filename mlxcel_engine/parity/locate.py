@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -67,12 +68,10 @@ def _outputs(
         return {}, "its forwards are not known"
     probe = LayerProbe(len(collected.evidence.partition) - 1 + len(common))
     forced = replace(request, sampling=replace(request.sampling, forced=common), probe=probe)
-    run = path.run(loaded, forced)
     try:
-        for _ in islice(run.steps, len(common) + 1):
-            pass
+        with closing(path.run(loaded, forced).steps) as steps:
+            for _ in islice(steps, len(common) + 1):
+                pass
     except Exception as error:  # whatever a loop raises must not end the comparison of the others
         return {}, one_line(error)
-    finally:
-        run.steps.close()
     return probe.outputs, None if probe.outputs else "it does not let its layers be read (record_forwards with a probe)"

@@ -12,10 +12,9 @@ from mlxcel_engine.paths.base import (
 from mlxcel_engine.paths.evidence import mlx_lm_evidence, observed_evidence
 from mlxcel_engine.paths.forward_log import ForwardLog, record_forwards
 from mlxcel_engine.paths.layer_probe import LayerProbe
-from mlxcel_engine.paths.registry import DEFAULT_WIDTH, path_makers
+from mlxcel_engine.paths.registry import path_makers
 
 __all__ = [
-    "DEFAULT_WIDTH",
     "CannotShowError",
     "DecodePath",
     "ForwardLog",

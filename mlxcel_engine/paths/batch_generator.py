@@ -108,6 +108,7 @@ def batch_steps(loaded: LoadedModel, request: PathRequest, log: ForwardLog, load
                     if finish != "stop":
                         detokenizer.add_token(response.token)
                     if finish is not None:
+                        load.end()
                         detokenizer.finalize()
                     yield TokenStep(response.token, response.logprobs, detokenizer.last_segment, finish)
     finally:

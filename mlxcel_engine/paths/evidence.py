@@ -8,6 +8,8 @@ from mlxcel_engine.prompts import hash_ids
 from mlxcel_engine.records.evidence import Evidence
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mlxcel_engine.paths.base import PathRequest
     from mlxcel_engine.paths.forward_log import ForwardLog
 
@@ -42,5 +44,9 @@ def observed_evidence(
 
 def mlx_lm_evidence(log: ForwardLog, request: PathRequest, *notes: str, prompt_cache: bool = False) -> Evidence:
     """Evidence of a run over ``mlx-lm``'s own cache objects."""
-    storage = f"mlx-lm {'+'.join(sorted(log.caches))}"
-    return observed_evidence(log, request, storage, None, list(notes), prompt_cache=prompt_cache)
+    return observed_evidence(log, request, mlx_lm_storage(log.caches), None, list(notes), prompt_cache=prompt_cache)
+
+
+def mlx_lm_storage(caches: Iterable[str]) -> str:
+    """What the storage is called where ``mlx-lm``'s own cache objects, of these classes, hold the KV."""
+    return f"mlx-lm {'+'.join(sorted(set(caches)))}"

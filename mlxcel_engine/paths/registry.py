@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from mlxcel_engine.paths.base import DecodePath
 
 GROUP = "mlxcel_engine.paths"
-DEFAULT_WIDTH = 4
 
 
-def path_makers(width: int = DEFAULT_WIDTH) -> dict[str, Callable[[], DecodePath]]:
+def path_makers(width: int) -> dict[str, Callable[[], DecodePath]]:
     """What makes each path, by its name, in the order of the tables; ``width`` rows share a batch of the batch paths.
 
     A path of another package is imported only when it is made.

@@ -60,7 +60,8 @@ class BenchRow(Record):
     what a token has to read on average: the weights that a step uses and the keys and values so far, over the batch.
     ``limit_pct`` = 100 * ``bytes_per_token`` * ``decode_tok_s`` / ``bandwidth_gb_s``. ``attention_calls`` counts calls
     into paged KV during the pass; None on mlx-lm's own caches. The ratios are of ``decode_tok_s`` to that of the path's
-    row of the same ctx, where both generated as many tokens. ``token_hash`` tells whether two rows gave the same ids.
+    row of the same ctx, where both generated as many tokens and, in a line that is written as it comes, that row was
+    measured before. ``token_hash`` tells whether two rows gave the same ids.
     """
 
     path: str
@@ -95,7 +96,10 @@ class BenchRow(Record):
 
 
 class Unmeasured(Record):
-    """A path that gave no row at ``ctx``, and why; ``failed`` when it broke, else it cannot run what was asked."""
+    """A path that gave no row at ``ctx``, and why; ``failed`` when it broke, else it cannot run what was asked.
+
+    Beside a row of that path, it is the figures with the prompt cache that are not there.
+    """
 
     path: str
     ctx: int

@@ -77,7 +77,8 @@ class Run(Record):
 
     ``round`` and ``position`` count from 0. ``busy`` says why the host counts as busy before or during the run;
     empty when it was quiet. ``waited_s`` was spent in the host gate. ``lines`` are the bench records as printed, one a
-    measurement. ``output`` is the end of what a failed run wrote; empty when it went well.
+    measurement; those of a run that crashed or timed out came before that. ``output`` is the end of what a failed run
+    wrote; empty when it went well.
     """
 
     kind: Literal["run"] = "run"
@@ -121,8 +122,10 @@ class Comparison(Record):
     change of ``decode_tok_s`` and a negative one of ``ttft_ms``. ``low_pct`` and ``high_pct`` are the range,
     ``ci_*`` the bootstrap 95 % interval of the median. ``deltas_pct`` has a value a round, None where there is no pair.
 
-    ``counted`` is the number of rounds that a claim may rest on (both runs and the null run there, host quiet);
-    ``ahead`` and ``behind`` in how many of them the arm was faster or slower than the reference and its null run.
+    ``counted`` is the number of rounds that a claim may rest on (both runs and the null run there, host quiet),
+    ``counted_median_pct`` the median of their deltas, which the gate judges; ``n`` and its figures are of busy rounds,
+    too. ``ahead`` and ``behind`` say in how many of those that count the arm was faster or slower than the reference
+    and its null run.
     ``unequal_tokens`` counts pairs left out for their token counts; ``same_tokens`` whether all pairs gave the same
     token stream, None without a pair. ``rounds_needed`` would probably resolve it; None where nothing is to resolve,
     or more than the search goes to. ``reason`` says what the verdict rests on.
@@ -146,6 +149,7 @@ class Comparison(Record):
     reason: str
     deltas_pct: list[float | None]
     counted: int
+    counted_median_pct: float | None
     ahead: int
     behind: int
     unequal_tokens: int
@@ -165,7 +169,7 @@ class Drift(Record):
 
 
 class Threshold(Record):
-    """The threshold of a metric; ``pct`` None where it is automatic and no null pair was measured."""
+    """The threshold of a metric; ``pct`` None where it is automatic and no null pair was measured on a quiet host."""
 
     metric: Metric
     pct: float | None
@@ -173,7 +177,7 @@ class Threshold(Record):
 
 
 class RoundsRecord(Record):
-    """A whole rounds file and its summary. ``environment`` is each arm's own, as its first good run reported it."""
+    """A whole rounds file and its summary. ``environment`` is each arm's own, as its first run with a figure has it."""
 
     schema_version: int = Field(default=SCHEMA_VERSION, alias="schema")
     kind: Literal["rounds"] = "rounds"

@@ -91,8 +91,9 @@ def _table(record: BenchRecord, ctx: int, console: Console) -> Table:
     for row in record.rows:
         if row.ctx == ctx:
             asked = record.config.max_tokens * row.batch
-            end = Text(f"{row.finish_reason} after {row.tokens} of {asked}", style="bold yellow")
-            table.add_row(row.path, *(show(row) for show in columns.values()), end if row.ended_early else "length")
+            early = Text(f"{row.finish_reason} after {row.tokens} of {asked}", style="bold yellow")
+            end = early if row.ended_early else row.finish_reason
+            table.add_row(row.path, *(show(row) for show in columns.values()), end)
     for missing in record.unmeasured:
         if missing.ctx == ctx:
             text = Text(f"failed: {missing.reason}", style="bold red") if missing.failed else f"n/a: {missing.reason}"

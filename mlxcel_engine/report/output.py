@@ -1,16 +1,28 @@
-"""An output file that is claimed before the work starts and replaced whole each time it is written."""
+"""An output file that is claimed before the work starts and replaced whole each time it is written; and stdout."""
 
 from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from mlxcel_engine.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
+
+
+@contextmanager
+def outliving_reader() -> Iterator[None]:
+    """Go on when whoever reads stdout has left: the verdict and the exit code do not depend on it."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class OutputFile:
@@ -65,7 +77,7 @@ class OutputFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.is_stdout and error is None:
-            sys.stdout.write(self._last)
-            sys.stdout.flush()
+            with outliving_reader():
+                sys.stdout.write(self._last)
         elif self._path is not None and self._claimed and not self._last:
             self._path.unlink(missing_ok=True)

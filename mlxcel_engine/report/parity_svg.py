@@ -2,52 +2,17 @@
 
 from __future__ import annotations
 
-from io import StringIO
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from mlxcel_engine.report.parity_table import print_parity
+from mlxcel_engine.report.svg import terminal_svg
 
 if TYPE_CHECKING:
     from mlxcel_engine.records.parity import ParityRecord
 
 _WIDTH = 140  # columns
 
-# rich's own format, but with fonts that the reader has: it would fetch one from the web otherwise.
-_FORMAT = """\
-<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
-<style>
-.{unique_id}-matrix {{
-    font-family: Menlo, Consolas, "DejaVu Sans Mono", monospace;
-    font-size: {char_height}px;
-    line-height: {line_height}px;
-    white-space: pre;
-}}
-.{unique_id}-title {{ font-family: sans-serif; font-size: 18px; font-weight: bold; }}
-{styles}
-</style>
-<defs>
-<clipPath id="{unique_id}-clip-terminal">
-<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" />
-</clipPath>
-{lines}
-</defs>
-{chrome}
-<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
-{backgrounds}
-<g class="{unique_id}-matrix">
-{matrix}
-</g>
-</g>
-</svg>
-"""
-
 
 def parity_svg(record: ParityRecord) -> str:
     """The SVG document."""
-    console = Console(
-        file=StringIO(), record=True, width=_WIDTH, force_terminal=True, color_system="truecolor", highlight=False
-    )
-    print_parity(record, console)
-    return console.export_svg(title="mlxcel-engine parity", code_format=_FORMAT, unique_id="parity")
+    return terminal_svg(lambda console: print_parity(record, console), "mlxcel-engine parity", _WIDTH)

@@ -49,6 +49,7 @@ class _Printer:
         for case in record.config.cases:
             for prompt in record.config.prompts:
                 self._section(record, case.name, prompt)
+        self._elsewhere(record)
         if len(record.config.prompts) > 1 and record.rows:
             self._console.print()
             self._console.print(summary_table(record.rows, self._table))
@@ -77,6 +78,16 @@ class _Printer:
         forced = [row for row in record.forced if here(row)]
         if forced:
             self._console.print(self._forced(forced))
+
+    def _elsewhere(self, record: ParityRecord) -> None:
+        """The rows of cases and prompts that only an earlier record has."""
+        here = {(stream.case, stream.prompt) for stream in record.streams}
+        rows = [row for row in record.rows if (row.case, row.prompt) not in here]
+        if rows:
+            self._console.print()
+        for row in rows:
+            for line in difference_lines(row, ascii_only=self._ascii):
+                self._console.print(Text(f"{row.case}, {row.prompt}: {line}"))
 
     def _streams(self, streams: list[StreamRecord]) -> None:
         if self._narrow:

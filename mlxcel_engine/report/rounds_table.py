@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import io
-import re
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.text import Text
 
+from mlxcel_engine.report.svg import terminal_svg
 from mlxcel_engine.report.table import make_table, print_plainly
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from mlxcel_engine.records.rounds import Comparison, Drift, Level, Metric, RoundsRecord
 
+_SVG_WIDTH = 170  # columns
 _STYLES = {"faster": "bold green", "slower": "bold red", "no difference": "green", "unresolved": "yellow"}
 _METRICS: dict[Metric, str] = {"decode_tok_s": "decode", "ttft_ms": "TTFT"}
 
@@ -27,9 +27,7 @@ def print_rounds(record: RoundsRecord, console: Console) -> None:
 
 def rounds_svg(record: RoundsRecord) -> str:
     """Draw the tables as a terminal's picture, an SVG that needs nothing from elsewhere."""
-    console = Console(record=True, file=io.StringIO(), width=170, force_terminal=True, highlight=False)
-    _print(record, console)
-    return re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="mlxcel-engine rounds"), flags=re.DOTALL)
+    return terminal_svg(lambda console: print_rounds(record, console), "mlxcel-engine rounds", _SVG_WIDTH)
 
 
 def _print(record: RoundsRecord, console: Console) -> None:

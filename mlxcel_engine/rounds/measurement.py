@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from mlxcel_engine.errors import MlxcelError
 
@@ -35,13 +35,23 @@ class Measurement(BaseModel):
         return self.path, self.ctx, self.batch
 
 
+class Unmeasured(BaseModel):
+    """A path that gave no row at ``ctx``, and why."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    path: str
+    ctx: int
+    reason: str
+
+
 class _Line(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     kind: Literal["bench"]
     environment: dict[str, Any]
     rows: list[Measurement]
-    unmeasured: list[dict[str, Any]] = []
+    unmeasured: list[Unmeasured] = []
 
 
 def parse_lines(text: str) -> list[dict[str, Any]]:
@@ -55,11 +65,9 @@ def parse_lines(text: str) -> list[dict[str, Any]]:
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
-        try:
-            parsed = json.loads(line)
-            _Line.model_validate(parsed)
-        except (ValueError, ValidationError):
-            raise GarbageError(f"line {number} of its output is no bench record: {line.strip()[:80]!r}") from None
+        parsed = _parse(line)
+        if parsed is None:
+            raise GarbageError(f"line {number} of its output is no bench record: {line.strip()[:80]!r}")
         lines.append(parsed)
     cells = [measurement.cell for measurement in measurements(lines)]
     if not cells:
@@ -70,12 +78,37 @@ def parse_lines(text: str) -> list[dict[str, Any]]:
     return lines
 
 
+def parse_what_is_there(text: str) -> list[dict[str, Any]]:
+    """Parse the bench records that a run printed before it failed; whatever else it printed is passed over."""
+    return [parsed for line in text.splitlines() if (parsed := _parse(line)) is not None]
+
+
+def _parse(line: str) -> dict[str, Any] | None:
+    try:
+        parsed: dict[str, Any] = json.loads(line)
+        _Line.model_validate(parsed)
+    except ValueError:  # pydantic's error is one, too
+        return None
+    return parsed
+
+
 def _why_not(lines: list[dict[str, Any]]) -> str:
     """What the lines say of paths that could not run."""
-    reasons = [f"{one.get('path')}: {one.get('reason')}" for line in lines for one in line.get("unmeasured", ())]
+    reasons = [f"{one.path}: {one.reason}" for one in unmeasured(lines)]
     return f" ({'; '.join(reasons)})" if reasons else ""
 
 
 def measurements(lines: list[dict[str, Any]]) -> list[Measurement]:
     """The rows of parsed lines."""
     return [Measurement.model_validate(row) for line in lines for row in line["rows"]]
+
+
+def unmeasured(lines: list[dict[str, Any]]) -> list[Unmeasured]:
+    """The paths that parsed lines name as not measured."""
+    return [Unmeasured.model_validate(one) for line in lines for one in line.get("unmeasured", ())]
+
+
+def asked_paths(lines: list[dict[str, Any]]) -> set[str]:
+    """The paths that a run was asked for, as far as its parsed lines name them."""
+    named = {path for line in lines for path in line.get("config", {}).get("paths", ())}
+    return named | {one.path for one in measurements(lines)} | {one.path for one in unmeasured(lines)}

@@ -27,7 +27,7 @@ def notes_of(config: RoundsConfig, runs: Sequence[Run], rows: Sequence[Compariso
     return [
         *unfinished,
         *failed,
-        *_not_compared(config, measured),
+        *not_compared(config, measured),
         *_tokens(rows),
         *_busy(runs),
         *_restless_nulls(rows),
@@ -40,12 +40,19 @@ def describe_failure(run: Run) -> str:
     return f"{label(run.arm, run.null)}, round {run.round + 1}: {run.status}: {run.reason}"
 
 
-def _not_compared(config: RoundsConfig, measured: Measured) -> Iterator[str]:
+def not_compared(config: RoundsConfig, measured: Measured) -> Iterator[str]:
+    """Name each cell that only one side measured: the reference lacks it, or the arm was asked for it in vain."""
     reference = config.arms[0].name
     for arm in config.arms[1:]:
-        for path, ctx, batch in measured.cells(arm.name, null=False):
+        cells = measured.cells(arm.name, null=False)
+        for path, ctx, batch in cells:
             if measured.reference_cell(arm.name, reference, (path, ctx, batch)) is None:
                 yield f"{arm.name}: {path} at {ctx} tokens, batch {batch}: {reference} has no such figure, not compared"
+        batches = {batch for _, _, batch in measured.cells(reference, null=False)}
+        for (path, ctx), reason in measured.unmeasured(arm.name).items():
+            asked = [(path, ctx, batch) for batch in batches if (path, ctx, batch) not in cells]
+            if any(measured.reference_cell(arm.name, reference, cell) is not None for cell in asked):
+                yield f"{arm.name}: {path} at {ctx} tokens: not measured ({reason}), not compared"
 
 
 def _tokens(rows: Sequence[Comparison]) -> Iterator[str]:
@@ -84,10 +91,10 @@ def _restless_nulls(rows: Sequence[Comparison]) -> Iterator[str]:
 
 def _environments(runs: Sequence[Run]) -> Iterator[str]:
     """Name what differs between the arms, or between the runs of one."""
-    good = [run for run in runs if run.status == "ok"]
+    measured = [run for run in runs if run.lines]
     for field in _MATTERS:
         by_arm: dict[str, list[str]] = {}
-        for run in good:
+        for run in measured:
             value = _short(str(run.lines[0]["environment"].get(field)))
             if value not in by_arm.setdefault(run.arm, []):
                 by_arm[run.arm].append(value)

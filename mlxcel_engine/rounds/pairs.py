@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mlxcel_engine.rounds.measurement import Measurement, measurements
+from mlxcel_engine.rounds.measurement import Measurement, asked_paths, measurements, unmeasured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -60,13 +60,13 @@ def _change(one: Measurement, other: Measurement, metric: Metric) -> float | Non
 
 
 class Measured:
-    """Every good run's measurements by (round, arm, null) and cell (path, context, batch)."""
+    """Every run's measurements by (round, arm, null) and cell (path, context, batch); a failed one's, too."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
-        good = [run for run in runs if run.status == "ok"]
-        self._busy: dict[Key, bool] = {_key(run): bool(run.busy) for run in good}
+        self._runs = runs
+        self._busy: dict[Key, bool] = {_key(run): bool(run.busy) for run in runs}
         self._cells: dict[Key, dict[Cell, Measurement]] = {
-            _key(run): {one.cell: one for one in measurements(run.lines)} for run in good
+            _key(run): {one.cell: one for one in measurements(run.lines)} for run in runs
         }
 
     def cells(self, arm: str, null: bool) -> list[Cell]:
@@ -82,13 +82,22 @@ class Measured:
     def reference_cell(self, arm: str, reference: str, cell: Cell) -> Cell | None:
         """The cell of the reference that an arm's cell is compared with; None when it measured no such one.
 
-        Of the same context and batch, and of the same path, unless both arms measure one path only.
+        Of the same context and batch, and of the same path, unless both arms were asked for one path only.
         """
         path, ctx, batch = cell
-        paths = [{one[0] for one in self.cells(name, null=False)} for name in (arm, reference)]
+        paths = [self._paths(name) for name in (arm, reference)]
         if all(len(each) == 1 for each in paths):
             (path,) = paths[1]
         return (path, ctx, batch) if (path, ctx, batch) in self.cells(reference, null=False) else None
+
+    def unmeasured(self, arm: str) -> dict[tuple[str, int], str]:
+        """Why an arm has no figure, by path and context, where one of its runs said so."""
+        found = (one for run in self._runs if (run.arm, run.null) == (arm, False) for one in unmeasured(run.lines))
+        return {(one.path, one.ctx): one.reason for one in found}
+
+    def _paths(self, arm: str) -> set[str]:
+        """The paths that an arm was asked for, as its runs reported them."""
+        return {path for run in self._runs if (run.arm, run.null) == (arm, False) for path in asked_paths(run.lines)}
 
     def values(self, arm: str, null: bool, cell: Cell, metric: Metric) -> list[float]:
         """An arm's figures in a cell, round by round."""

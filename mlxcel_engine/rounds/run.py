@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mlxcel_engine.records.rounds import Run
 from mlxcel_engine.rounds.arms import command_of, environment_of
 from mlxcel_engine.rounds.hostgate import why_busy
-from mlxcel_engine.rounds.measurement import GarbageError, parse_lines
+from mlxcel_engine.rounds.measurement import GarbageError, parse_lines, parse_what_is_there
 from mlxcel_engine.rounds.process import run_process
 from mlxcel_engine.rounds.schedule import missing, schedule
 
@@ -103,12 +103,13 @@ def slots_of(config: RoundsConfig) -> Sequence[Slot]:
 
 
 def _outcome(finished: Finished, timeout_s: float) -> tuple[RunStatus, str, list[dict[str, Any]]]:
-    """How a run ended, why it failed, and what it measured."""
+    """How a run ended, why it failed, and what it measured; before a crash or a time-out, too."""
     if finished.exit_code is None:
-        return "timeout", f"no end within {timeout_s:g} s", []
+        return "timeout", f"no end within {timeout_s:g} s", parse_what_is_there(finished.stdout)
     if finished.exit_code != 0:
         said = finished.stderr.strip().splitlines()
-        return "crashed", f"{_ending(finished.exit_code)}: {said[-1].strip() if said else 'it wrote no error'}", []
+        reason = f"{_ending(finished.exit_code)}: {said[-1].strip() if said else 'it wrote no error'}"
+        return "crashed", reason, parse_what_is_there(finished.stdout)
     try:
         return "ok", "", parse_lines(finished.stdout)
     except GarbageError as error:

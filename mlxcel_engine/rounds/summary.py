@@ -80,7 +80,8 @@ def _null_versus(measured: Measured, arm: str, config: RoundsConfig) -> list[Ver
 def _threshold(metric: Metric, given: float | None, nulls: list[Versus]) -> Threshold:
     if given is not None:
         return Threshold(metric=metric, pct=given, automatic=False)
-    deltas = (pair.delta_pct(metric) for one in nulls for pair in one.pairs if pair is not None)
+    pairs = [pair for one in nulls for pair in one.pairs if pair is not None and not pair.busy]
+    deltas = (pair.delta_pct(metric) for pair in pairs)
     return Threshold(
         metric=metric, pct=automatic_threshold(delta for delta in deltas if delta is not None), automatic=True
     )
@@ -114,6 +115,7 @@ def _compare(one: Versus, metric: Metric, threshold: Threshold) -> Comparison:
         reason=verdict.reason,
         deltas_pct=deltas,
         counted=len(gains),
+        counted_median_pct=gain_of(float(np.median(against)), metric) if gains else None,
         ahead=verdict.ahead,
         behind=verdict.behind,
         unequal_tokens=sum(not pair.comparable for pair in present),
@@ -180,6 +182,6 @@ def _drift(measured: Measured, config: RoundsConfig) -> list[Drift]:
 def _environments(runs: Sequence[Run]) -> dict[str, dict[str, object]]:
     found: dict[str, dict[str, object]] = {}
     for run in runs:
-        if run.status == "ok":
+        if run.lines:
             found.setdefault(run.arm, run.lines[0]["environment"])
     return found

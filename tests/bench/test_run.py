@@ -63,7 +63,8 @@ def test_a_row_by_hand(tmp_path: Path) -> None:
     assert row.bytes_per_token == pytest.approx(100e6 + 102.5e6)  # four steps over 101 to 104 tokens
     assert row.limit_pct == pytest.approx(100 * 202.5e6 * 25.0 / 10e9)
     assert row.ratio_to_cli == pytest.approx(25.0 / 20.0)
-    assert (rows["cli"].ratio_to_cli, rows["cli"].ratio_to_mlx_server) == (1.0, None)
+    assert rows["cli"].ratio_to_cli == 1.0
+    assert rows["cli"].ratio_to_mlx_server == pytest.approx(1.05)
     assert row.token_hash == rows["cli"].token_hash
     assert row.samples[0].arrivals_ms == pytest.approx([140.0, 180.0, 220.0, 260.0, 300.0])
 
@@ -209,9 +210,18 @@ def test_the_prompt_cache_gives_a_warm_time_to_first_token(tmp_path: Path) -> No
 
 
 def test_a_prompt_cache_that_gives_nothing_is_an_error(tmp_path: Path) -> None:
-    outcome = Bench(tmp_path, loops={"server": {"forgets": True}}).run(100, prompt_cache=True)
+    bench = Bench(tmp_path, loops={"server": {"forgets": True}})
+    outcome = bench.run(100, prompt_cache=True)
     (failure,) = outcome.failures
     assert "the prompt cache was asked for, but no token of a prompt came from it" in str(failure.__cause__)
+    row = outcome.record.rows[-1]
+    assert (row.path, row.ttft_warm_ms) == ("server", None)
+    assert row.ttft_ms == pytest.approx(141.0)
+    (missing,) = outcome.record.unmeasured
+    assert (missing.path, missing.failed) == ("server", True)
+    assert [(len(record.rows), len(record.unmeasured)) for record in bench.saved[-2:]] == [(4, 0), (4, 1)]
+    with pytest.raises(UsageError, match="--prompt-cache: a prompt of one token has no prefix to keep"):
+        Bench(tmp_path).run(1, prompt_cache=True)
     with pytest.raises(UsageError, match="--prompt-cache: none of these paths keeps prompts"):
         Bench(tmp_path, ("cli",)).run(100, prompt_cache=True)
 

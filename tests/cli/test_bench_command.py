@@ -123,6 +123,8 @@ def test_an_existing_record_is_refused_without_force(tmp_path: Path, capsys: Cap
         (("--ragged",), "--ragged needs streams that differ in length"),
         (("-n", "1024"), "leave no room for a prompt in the context of 1024"),
         (("--csv", "/nonexistent/folder/x.csv"), "cannot be written"),
+        (("--json", "/nonexistent/x", "--csv", "/nonexistent/../nonexistent/x"), "x is named for two files"),
+        (("--prompt-cache", "--ctx", "1"), "a prompt of one token has no prefix to keep"),
         (("--json", "/nonexistent/folder/x.json"), "cannot be written"),
         (("--fake-path", "/nonexistent/rig.json"), "/nonexistent/rig.json"),
     ],
@@ -132,6 +134,22 @@ def test_bad_usage_is_one_line_and_exit_2(options: tuple[str, ...], said: str, t
     out, err = capsys.readouterr()
     assert said in one_line(err)
     assert out == ""
+
+
+def test_an_end_of_text_on_the_last_token_is_shown_as_such(tmp_path: Path, capsys: Capture) -> None:
+    assert fake(tmp_path, "--no-ignore-eos", loops={"engine": {"eos_after": 5}}) == 0
+    ends = {line.split()[0]: line.split()[-1] for line in capsys.readouterr().out.splitlines()[-4:]}
+    assert ends == {"cli": "length", "mlx-server": "length", "engine": "stop", "server": "length"}
+
+
+def test_a_prompt_cache_that_gives_nothing_leaves_the_row_and_exits_3(tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "r.json"
+    loops = {"server": {"forgets": True}}
+    assert fake(tmp_path, "--prompt-cache", "--path", "server", "--json", str(file), loops=loops) == 3
+    out, err = capsys.readouterr()
+    assert "no token of a prompt came from it" in one_line(err)
+    assert "failed: RunError: the prompt cache was asked for" in out
+    assert json.loads(file.read_text())["rows"][0]["ttft_warm_ms"] is None
 
 
 def test_a_fake_rig_needs_no_mlx(tmp_path: Path) -> None:

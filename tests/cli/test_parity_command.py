@@ -88,7 +88,7 @@ def test_the_gate_fires(
 ) -> None:
     import mlxcel_engine.paths as paths
 
-    real = paths.path_makers()
+    real = paths.path_makers(4)
     monkeypatch.setattr(paths, "path_makers", lambda width: {**real, "engine": lambda: FaultyEngine(factor)})
     assert parity(checkpoint, "--expect-identical", "-n", tokens, "--cases", "greedy") == 1
     out, err = capsys.readouterr()
@@ -124,7 +124,7 @@ def test_a_crashed_path_exits_3_keeps_the_others_and_hides_the_traceback_unless_
 
     import mlxcel_engine.paths as paths
 
-    real = paths.path_makers()
+    real = paths.path_makers(4)
     monkeypatch.setattr(paths, "path_makers", lambda width: {**real, "engine": Crashing})
     file = tmp_path / "out.json"
     assert parity(checkpoint, "--json", str(file)) == 3
@@ -153,6 +153,11 @@ def test_a_crashed_path_exits_3_keeps_the_others_and_hides_the_traceback_unless_
         (("--dtype", "float8"), "float8"),
         (("--weights", "tiny"), "tiny"),
         (("--json", "/nonexistent/folder/x.json"), "cannot be written"),
+        (("--json", "/nonexistent/x", "--svg", "/nonexistent/x", "--force"), "/nonexistent/x is named for two files"),
+        (("--json", "/nonexistent/x", "--against", "/nonexistent/x"), "/nonexistent/x is named for two files"),
+        (("--from", "/nonexistent/x", "--svg", "/nonexistent/x"), "/nonexistent/x is named for two files"),
+        (("--paths", ""), "no path is left; give some of cli"),
+        (("--paths", "cache-hit", "--no-prompt-cache-case"), "no path is left without the prompt cache's"),
         (("--bogus",), "--bogus"),
         (("-m", "/nonexistent/model"), "no such directory"),
         (("-m", "/nonexistent/model.gguf"), "no such file"),
@@ -198,7 +203,9 @@ def test_help_version_and_unknown_commands(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_reader_that_leaves_does_not_change_the_exit_code(checkpoint: str) -> None:
-    for options, code in ((("--expect-identical",), 0), (("--expect-identical", "--paths", "cli"), 3)):
+    gated = ("--expect-identical",)
+    alone = (*gated, "--paths", "cli")
+    for options, code in ((gated, 0), (alone, 3), ((*alone, "--json", "-"), 3)):
         reading, writing = os.pipe()
         os.close(reading)
         with start(checkpoint, "-n", "4", *options, stdout=writing) as process:

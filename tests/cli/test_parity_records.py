@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mlxcel_engine.cli.main import main
+from mlxcel_engine.cli.parity_inputs import choose_paths
 from mlxcel_engine.records.parity import ParityRecord
 from tests.cli.command import PATHS, one_line, parity, start, wait_for
 from tests.faults import FaultyEngine
@@ -45,8 +46,35 @@ def test_a_record_is_shown_again_and_drawn(checkpoint: str, tmp_path: Path, caps
     assert picture.read_text() == first
     assert main(["parity", "--from", file, "--svg", str(picture)]) == 2
     assert "--force" in one_line(capsys.readouterr().err)
-    assert main(["parity", "--from", file, "--locate"]) == 2
-    assert "--locate does nothing with --from" in one_line(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--model", "default"),
+        ("--prompt", "x"),
+        ("--max-tokens", "64"),
+        ("--cases", "greedy"),
+        ("--seed", "1234"),
+        ("--batch", "4"),
+        ("--prefill-chunk", "9"),
+        ("--no-chat-template",),
+        ("--no-prompt-cache-case",),
+        ("--dtype", "auto"),
+        ("--weights", "auto"),
+        ("--noise-bound", "1"),
+        ("--trust-remote-code",),
+        ("--json", "r.json"),
+        ("--locate",),
+        ("--all-pairs",),
+    ],
+    ids=lambda options: str(options[0]),
+)
+def test_what_only_a_run_can_do_is_refused_beside_a_record(
+    options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["parity", "--from", "/nonexistent/r", *options]) == 2
+    assert f"{options[0]} does nothing with --from" in one_line(capsys.readouterr().err)
 
 
 def test_todays_streams_are_held_against_a_record(
@@ -58,9 +86,15 @@ def test_todays_streams_are_held_against_a_record(
     assert "engine - engine@record" in capsys.readouterr().out
     assert parity(checkpoint, "--against", file, "-n", "7") == 2
     assert "--max-tokens is 7 here and 8 in the record" in one_line(capsys.readouterr().err)
+    assert parity(checkpoint, "--against", file, "--paths", "dense,paged") == 2
+    assert "no stream of these cases, prompts and paths" in one_line(capsys.readouterr().err)
+    assert parity(checkpoint, "--against", file, "--paths", "cli", "--cases", "greedy") == 0
+    out = capsys.readouterr().out
+    assert "engine - engine@record, n/a: it was not run now" in out
+    assert "seeded, prompt-1: cli - cli@record, n/a: it was not run now" in out
     import mlxcel_engine.paths as paths
 
-    real = paths.path_makers()
+    real = paths.path_makers(4)
     monkeypatch.setattr(paths, "path_makers", lambda width: {**real, "engine": lambda: FaultyEngine(1.3)})
     assert parity(checkpoint, "--against", file, "--expect-identical", "--paths", "engine") == 1
     assert "gate: greedy, prompt-1: engine against engine@record: d" in capsys.readouterr().err
@@ -137,7 +171,7 @@ def test_a_fault_is_located_and_bisected_on_the_command_line(
 ) -> None:
     import mlxcel_engine.paths as paths
 
-    real = paths.path_makers()
+    real = paths.path_makers(4)
     monkeypatch.setattr(paths, "path_makers", lambda width: {**real, "engine": lambda: FaultyEngine(1.3)})
     options = ("--locate", "--bisect", "--prefill-chunk", "4", "-n", "24", "--paths", "cli,engine")
     assert parity(checkpoint, *options, "--cases", "greedy") == 0
@@ -151,3 +185,13 @@ def test_the_prompt_caches_paths_can_be_left_out(checkpoint: str, capsys: pytest
     assert parity(checkpoint, "--no-prompt-cache-case", "--json", "-", "-n", "2") == 0
     record = ParityRecord.model_validate_json(capsys.readouterr().out)
     assert record.config.paths == [path for path in PATHS if not path.startswith("cache-")]
+
+
+def test_a_path_of_another_package_is_not_taken_for_the_prompt_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlxcel_engine.paths as paths
+
+    real = paths.path_makers(4)
+    monkeypatch.setattr(paths, "path_makers", lambda width: {**real, "cache-mine": lambda: FaultyEngine(1.0)})
+    assert len(choose_paths(None, 4, prompt_cache=True)) == 10
+    assert len(choose_paths(None, 4, prompt_cache=False)) == 8
+    assert len(choose_paths("cache-mine", 4, prompt_cache=False)) == 1

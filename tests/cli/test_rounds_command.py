@@ -140,6 +140,41 @@ def test_the_gate_fires_on_an_arm_that_is_slower(fake: str, tmp_path: Path, caps
     assert "gate: passed, 1 comparisons" in capsys.readouterr().err
 
 
+def test_a_regression_comes_before_failed_runs_which_are_named_all_the_same(
+    fake: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = arguments(fake, tmp_path, b="ENV:FAKE_SPEED=90 ENV:FAKE_MODE=partial", rounds=2)
+    assert main(command) == 3
+    assert "2 of 6 runs failed; the first: b, round 1: crashed" in one_line(capsys.readouterr().err)
+    assert main(["rounds", "--from", str(tmp_path / "r.jsonl"), "--gate", "--threshold", "2"]) == 1
+    err = capsys.readouterr().err
+    assert "gate: b, engine at 256 tokens: -" in err
+    assert "warning: 2 of 6 runs failed; the first: b, round 1: crashed" in err
+
+
+@pytest.mark.parametrize(("mode", "status"), [("partial", "crashed"), ("late", "timeout")])
+def test_what_was_measured_before_a_failure_is_kept(
+    mode: str, status: str, fake: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--run-timeout", "2", "--null-every-arm")
+    assert main(arguments(fake, tmp_path, *options, b=f"ENV:FAKE_MODE={mode}", rounds=1)) == 3
+    runs = read_journal(str(tmp_path / "r.jsonl")).runs
+    assert [(run.status, len(run.lines)) for run in runs if run.arm == "b"] == [(status, 1)] * 2
+    (line,) = (
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("b - a ") and " decode " in line
+    )
+    assert "engine - cli" in line
+
+
+def test_a_host_that_is_never_quiet_lets_nothing_pass_and_blames_nobody(
+    fake: str, tmp_path: Path, host: FakeHost, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host.during = [state(others_cpu=1.0)]
+    assert main(arguments(fake, tmp_path, "--gate", b="ENV:FAKE_SPEED=95")) == 3
+    assert "gate: b, engine at 256 tokens: of 5 pairs none counts" in capsys.readouterr().err
+    assert main(["rounds", "--from", str(tmp_path / "r.jsonl"), "--gate", "--threshold", "2"]) == 3
+
+
 def test_the_gate_passes_equal_arms_and_can_ask_for_equal_tokens(
     fake: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -284,7 +319,18 @@ def test_resuming_with_other_options_or_on_a_foreign_file_is_one_line(
         (["--arm", "a=", "--arm", "b=", "--run-timeout", "0"], "give a number above 0"),
         (["--arm", "a=", "--arm", "b=", "--host-cpu", "nan"], "give a number above 0"),
         (["--arm", "a=", "--arm", "b=", "--expect-same-tokens"], "give --gate, too"),
-        (["--from", "x.jsonl", "--arm", "a="], "--from runs nothing"),
+        (["--from", "x.jsonl", "--arm", "a="], "--arm does nothing with --from"),
+        (["--from", "x.jsonl", "--resume"], "--resume does nothing with --from"),
+        (["--from", "x.jsonl", "-m", "default"], "--model does nothing with --from"),
+        (["--from", "x.jsonl", "--ctx", "256"], "--ctx does nothing with --from"),
+        (["--from", "x.jsonl", "-n", "128"], "--max-tokens does nothing with --from"),
+        (["--from", "x.jsonl", "--rounds", "5"], "--rounds does nothing with --from"),
+        (["--from", "x.jsonl", "--null-every-arm"], "--null-every-arm does nothing with --from"),
+        (["--from", "x.jsonl", "--extra", ""], "--extra does nothing with --from"),
+        (["--from", "x.jsonl", "--run-timeout", "9"], "--run-timeout does nothing with --from"),
+        (["--from", "x.jsonl", "--hostgate"], "--hostgate does nothing with --from"),
+        (["--from", "x.jsonl", "--gate-timeout", "9"], "--gate-timeout does nothing with --from"),
+        (["--from", "x.jsonl", "--host-cpu", "9"], "--host-cpu does nothing with --from"),
         (["--from", "x.jsonl", "--json", "./x.jsonl", "--force"], "is named for two files"),
     ],
 )

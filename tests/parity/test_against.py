@@ -95,5 +95,40 @@ def test_other_settings_are_refused_by_name(setting: str, record: ParityRecord) 
         "sampling of case greedy": {"cases": [config.cases[0].model_copy(update={"sampling": {"top_k": 3}})]},
     }
     with pytest.raises(UsageError, match=f"--against: {setting} is"):
-        check_comparable(config.model_copy(update=other[setting]), config)
-    check_comparable(config, config)
+        check_comparable(config.model_copy(update=other[setting]), record)
+    check_comparable(config, record)
+
+
+def test_a_record_that_is_cut_off_or_has_nothing_in_common_is_refused(record: ParityRecord) -> None:
+    with pytest.raises(UsageError, match="--against: the record is incomplete"):
+        check_comparable(record.config, record.model_copy(update={"complete": False}))
+    other = record.config.model_copy(update={"paths": ["dense", "paged"]})
+    with pytest.raises(UsageError, match="--against: the record has no stream of these cases, prompts and paths"):
+        check_comparable(other, record)
+
+
+def test_what_only_the_record_has_is_a_row(record: ParityRecord) -> None:
+    now = record.model_copy(update={"streams": record.streams[:2]})
+    rows = compare_with_record(now, record)
+    assert [(row.left, row.verdict, row.reason) for row in rows[2:]] == [("engine", "n/a", "it was not run now")]
+    assert (rows[2].evidence.left, rows[2].evidence.right) == (None, record.streams[2].evidence)
+
+
+def renamed(record: ParityRecord, **effective: Any) -> ParityRecord:
+    """The record with its case called as that of ``--sampling`` is."""
+    case = record.config.cases[0]
+    case = case.model_copy(update={"name": "sampling", "effective": {**case.effective, **effective}})
+    streams = [stream.model_copy(update={"case": "sampling"}) for stream in record.streams]
+    config = record.config.model_copy(update={"cases": [case]})
+    return record.model_copy(update={"config": config, "streams": streams})
+
+
+def test_a_greedy_case_of_any_name_is_judged_and_a_drawn_one_is_not(record: ParityRecord) -> None:
+    cli = record.streams[0]
+    parted = altered(record, ids=[*cli.ids[:6], cli.top_logprobs[6][1].token, *cli.ids[7:]])
+    row = compare_with_record(renamed(parted), renamed(record), decode=lambda token: f"<{token}>")[0]
+    assert (row.verdict, row.reason[:7]) == ("diverged", "the gap")
+    assert (row.left_text, row.right_text) == (f"<{row.left_token}>", f"<{row.right_token}>")
+    row = compare_with_record(renamed(parted, seed=7), renamed(record, seed=7))[0]
+    assert (row.verdict, row.reason) == ("diverged", "a seeded draw cannot be judged from a record")
+    assert (row.left_text, row.right_text) == (None, None)

@@ -41,7 +41,7 @@ LONG = "two roads diverged in a yellow wood, and sorry I could not travel both"
 
 
 def beside_cli(path: DecodePath, **options: Any) -> ParityRecord:
-    return run(options.pop("loaded", None) or tiny_loaded(), [path_makers()["cli"](), path], **options)
+    return run(options.pop("loaded", None) or tiny_loaded(), [path_makers(4)["cli"](), path], **options)
 
 
 def found(record: ParityRecord) -> ParityRow:

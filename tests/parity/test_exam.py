@@ -37,7 +37,7 @@ def test_logprobs_are_let_go_when_no_pair_waits_for_them(
 
     monkeypatch.setattr(exam, "collect", collect)
     prompts = [Prompt(name, name, tuple(range(3, 12)), chat=False) for name in "abc"]
-    paths = [make() for make in path_makers().values()]
+    paths = [make() for make in path_makers(4).values()]
     options = ParityOptions(6, 2048, all_pairs=every, teacher_forced=True)
     run_parity(here(), tiny_loaded(), [Case("greedy", GREEDY)], prompts, paths, options, Heard(), save)
     assert len(streams) == 3 * 2 * 9

@@ -34,14 +34,14 @@ def test_every_path_takes_the_forced_tokens_and_draws_the_rest(sampling: Resolve
     loaded = tiny_loaded()
     forced = replace(sampling, forced=FORCED)
     runs = {}
-    for name, make in path_makers().items():
+    for name, make in path_makers(4).items():
         steps = list(make().run(loaded, PathRequest(PROMPT, 8, 2048, forced)).steps)
         runs[name] = [step.token for step in steps]
         assert tuple(runs[name][: len(FORCED)]) == FORCED
     assert len({tuple(ids) for ids in runs.values()}) == 1
     # after the forced tokens a path goes on as if it had generated them itself
     longer = Prompt("p", "", (*PROMPT.ids, *FORCED), chat=False)
-    (first, *_) = path_makers()["cli"]().run(loaded, PathRequest(longer, 1, 2048, GREEDY)).steps
+    (first, *_) = path_makers(4)["cli"]().run(loaded, PathRequest(longer, 1, 2048, GREEDY)).steps
     assert sampling is SEEDED or runs["cli"][len(FORCED)] == first.token
 
 

@@ -21,7 +21,9 @@ from tests.loaded import tiny_loaded
 
 if TYPE_CHECKING:
     from mlxcel_engine.loader.load import LoadedModel
+    from mlxcel_engine.parity.run import ParityOutcome
     from mlxcel_engine.paths import DecodePath, TokenSteps
+    from mlxcel_engine.records.evidence import Evidence
     from mlxcel_engine.records.parity import ParityRecord
 
 
@@ -254,6 +256,62 @@ def test_a_crashed_path_is_named() -> None:
     assert rows["cli", "mlx-server"].verdict == "identical"
     assert rows["cli", "engine"].verdict == "invalid"
     assert "broken pipe" in rows["cli", "engine"].reason
+
+
+class _Broken(EnginePath):
+    """Raises at one place, from the request on that ``when`` names."""
+
+    def __init__(self, where: str, when: str = "always") -> None:
+        self.where, self.when = where, when
+
+    def at(self, where: str, request: PathRequest | None = None) -> None:
+        now = self.when == "always" or (request is not None and bool(request.sampling.forced))
+        if where == self.where and now:
+            raise ValueError(f"{where} broke")
+
+    def unavailable(self, loaded: LoadedModel) -> str | None:
+        self.at("unavailable")
+        return super().unavailable(loaded)
+
+    def run(self, loaded: LoadedModel, request: PathRequest) -> PathRun:
+        self.at("run", request)
+        run = super().run(loaded, request)
+
+        def evidence() -> Evidence:
+            self.at("evidence", request)
+            return run.evidence()
+
+        def claim(seen: Evidence) -> str | None:
+            self.at("broken_claim", request)
+            return run.broken_claim(seen)
+
+        return PathRun(run.steps, evidence, claim)
+
+
+@pytest.mark.parametrize("where", ["unavailable", "run", "evidence", "broken_claim"])
+def test_a_path_that_raises_anywhere_leaves_the_others_their_rows(where: str) -> None:
+    cli, server, _ = own_paths()
+    outcome = _outcome([cli, _Broken(where), server])
+    rows = {(r.left, r.right): r for r in outcome.record.rows}
+    assert rows["cli", "mlx-server"].verdict == "identical"
+    assert rows["cli", "engine"].verdict == "invalid"
+    assert f"(ValueError: {where} broke)" in rows["cli", "engine"].reason
+    assert [type(failure.__cause__) for failure in outcome.failures] == [ValueError]
+
+
+def test_a_crash_in_the_forced_sweep_is_a_failure_too() -> None:
+    outcome = _outcome([own_paths()[0], _Broken("run", "forced")], teacher_forced=True)
+    assert [r.verdict for r in outcome.record.rows] == ["identical"]
+    assert "run broke" in outcome.record.forced[0].reason
+    (failure,) = outcome.failures
+    assert "path engine failed after 0 tokens (ValueError: run broke)" in str(failure)
+    assert _outcome(own_paths()[::2], teacher_forced=True).failures == ()
+
+
+def _outcome(paths: list[DecodePath], **options: bool) -> ParityOutcome:
+    prompt = Prompt("p", "p", (1, 2, 3), chat=False)
+    cases, settings = [Case("greedy", GREEDY)], ParityOptions(4, 2048, **options)
+    return run_parity(here(), tiny_loaded(), cases, [prompt], paths, settings, Heard(), lambda _: None)
 
 
 def test_the_record_is_saved_after_every_path_and_complete_at_last() -> None:

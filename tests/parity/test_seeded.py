@@ -126,7 +126,7 @@ def test_the_paths_agree_bitwise_in_every_case_and_a_fault_is_found(name: str) -
 def test_the_record_says_settings_order_windows_and_seed() -> None:
     configs = case_configs(["greedy", "seeded"], 77, SamplingConfig(temperature=0.5))
     cases = [Case(name, ResolvedSampling(config)) for name, config in configs.items()]
-    record = run(tiny_loaded(), [path_makers()["cli"]()], cases=cases, n=2)
+    record = run(tiny_loaded(), [path_makers(4)["cli"]()], cases=cases, n=2)
     greedy, seeded, given = record.config.cases
     assert (greedy.name, greedy.effective["order"], greedy.effective["seed"]) == ("greedy", ["greedy"], None)
     assert (seeded.effective["seed"], seeded.effective["repeat_last_n"]) == (77, 64)

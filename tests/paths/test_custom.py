@@ -61,7 +61,7 @@ def test_a_broken_package_is_named_when_its_path_is_made(
     entry: EntryPoint, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
-    makers = path_makers()
+    makers = path_makers(4)
     assert makers["cli"]().name == "cli"
     with pytest.raises(UsageError, match=re.escape(said)):
         makers["mine"]()
@@ -71,4 +71,4 @@ def test_a_name_that_is_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     entry = EntryPoint("engine", "mlxcel_engine.paths.engine:EnginePath", registry.GROUP)
     monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
     with pytest.raises(UsageError, match=r"'engine' of mlxcel_engine.paths.engine:EnginePath is there already"):
-        path_makers()
+        path_makers(4)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
+import mlx.core as mx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxcel_engine.engine.sampling import GREEDY, ResolvedSampling, SamplingConfig
 from mlxcel_engine.parity.cases import Case
-from mlxcel_engine.paths import PathRequest, mlx_lm_batch, path_makers
+from mlxcel_engine.paths import ForwardLog, PathRequest, batch_generator, mlx_lm_batch, path_makers
+from mlxcel_engine.paths.batch_generator import batch_steps
 from mlxcel_engine.paths.mlx_lm_batch import MlxLmBatch
-from mlxcel_engine.paths.neighbours import make_neighbours
+from mlxcel_engine.paths.neighbours import Load, Neighbour, make_neighbours
 from mlxcel_engine.prompts import Prompt, hash_ids
 from tests.faults import row, run
 from tests.loaded import tiny_loaded
@@ -45,6 +48,34 @@ def test_the_prompt_hash_is_that_of_the_request_and_not_of_a_neighbour() -> None
     run_ = MlxLmBatch(4).run(tiny_loaded(), PathRequest(PROMPT, 16, 2048))
     list(run_.steps)
     assert run_.evidence().prompt_sha256 == hash_ids(PROMPT.ids)
+
+
+def test_who_ends_in_the_requests_last_turn_did_not_leave_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A generator by hand: row 0 is the request, and both rows end in its third turn, or the neighbour's one before."""
+
+    def ended(neighbour_ends: int) -> str:
+        uids = iter((0, 1))
+
+        def turn(number: int) -> tuple[list[Any], list[Any]]:
+            ends = {0: 3, 1: neighbour_ends}
+            reasons = {uid: "length" if number == last else None for uid, last in ends.items() if number <= last}
+            return [], [
+                SimpleNamespace(uid=uid, token=5, logprobs=mx.zeros(8), finish_reason=reason)
+                for uid, reason in reasons.items()
+            ]
+
+        turns = iter([turn(number) for number in (1, 2, 3)])
+        generator = SimpleNamespace(
+            insert_segments=lambda **_: (next(uids),), next=lambda: next(turns), close=lambda: None
+        )
+        monkeypatch.setattr(batch_generator, "open_generator", lambda *_: generator)
+        load = Load((Neighbour((3,), 0, 3, GREEDY),))
+        steps = batch_steps(tiny_loaded(), PathRequest(PROMPT, 3, 2048), ForwardLog(len(PROMPT.ids)), load)
+        assert len(list(steps)) == 3
+        return str(load)
+
+    assert ended(2) == "1 of 1 neighbours joined, 1 left before it ended"
+    assert ended(3) == "1 of 1 neighbours joined, 0 left before it ended"
 
 
 def test_a_request_that_ends_before_anyone_joins_shows_nothing() -> None:

@@ -105,7 +105,7 @@ def test_a_layer_is_located_in_the_workers_thread_and_beside_neighbours() -> Non
 
             return PathRun(steps(), real.evidence, real.broken_claim)
 
-    paths = [path_makers()["cli"](), Faulty("paged", storage="paged"), Faulty("batch-3", width=3)]
+    paths = [path_makers(4)["cli"](), Faulty("paged", storage="paged"), Faulty("batch-3", width=3)]
     record = run(tiny_loaded(), paths, n=24, locate=True)
     for found in record.rows:
         assert found.verdict in ("diverged", "drift")
@@ -117,7 +117,7 @@ def claims(path: SchedulerPath, monkeypatch: pytest.MonkeyPatch, engine: Any = N
     """The reason for which a path with a fault in it is invalid."""
     if engine is not None:
         monkeypatch.setattr(scheduler, "WatchedEngine", engine)
-    record = run(tiny_loaded(), [path_makers()["cli"](), path], n=24)
+    record = run(tiny_loaded(), [path_makers(4)["cli"](), path], n=24)
     (one,) = record.rows
     assert one.verdict == "invalid"
     assert judge(record.rows, allow_near_tie=True).exit_code == 1

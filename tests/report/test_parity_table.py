@@ -27,7 +27,7 @@ from tests.loaded import tiny_loaded
 @pytest.fixture(scope="module")
 def record() -> ParityRecord:
     """Two cases, two prompts, a fault, and every diagnosis."""
-    makers = path_makers()
+    makers = path_makers(4)
     cases = [Case("greedy", GREEDY), Case("seeded", ResolvedSampling(SamplingConfig.seeded(3)))]
     prompts = [Prompt(name, name * 40, tuple(range(3, length)), chat=False) for name, length in (("a", 9), ("b", 30))]
     paths = [makers["cli"](), makers["mlx-server"](), FaultyEngine(1.3), makers["mlx-batch-4"]()]

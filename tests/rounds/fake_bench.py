@@ -69,6 +69,12 @@ def main() -> int:
     if mode == "empty":
         return 0
     print_rows()
+    if mode == "partial":
+        print("error: path server failed", file=sys.stderr)
+        return 3
+    if mode == "late":
+        sys.stdout.flush()
+        time.sleep(600)
     if mode == "garbage":
         print("Fetching 12 files: 100%")
     return 0

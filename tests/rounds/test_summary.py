@@ -172,8 +172,98 @@ def test_the_gate_fires_beyond_the_threshold_and_not_before() -> None:
         assert judge(record).exit_code == code
     (failure,) = judge(summary(runs([90.0] * 5, flat, flat), 2.0)).failures
     assert failure.startswith(
-        "b, cli at 256 tokens: -10.0 % decode speed against a (median of 5, range -10.0 to -10.0)"
+        "b, cli at 256 tokens: -10.0 % decode speed against a (median of the 5 rounds that count; all: -10.0 to -10.0)"
     )
+
+
+def busy_in(made: Sequence[Run], *rounds: int) -> list[Run]:
+    return [one.model_copy(update={"busy": ["others"] if one.round in rounds else []}) for one in made]
+
+
+def test_the_gate_judges_the_quiet_rounds_alone() -> None:
+    flat = [100.0] * 5
+    hidden = summary(busy_in(runs([95.0, 95.0, 150.0, 150.0, 150.0], flat, flat), 2, 3, 4))
+    assert row(hidden).median_pct == pytest.approx(50.0)
+    assert row(hidden).counted_median_pct == pytest.approx(-5.0)
+    assert judge(hidden).exit_code == 1
+    feigned = summary(busy_in(runs([100.0, 100.0, 50.0, 50.0, 50.0], flat, flat), 2, 3, 4))
+    assert judge(feigned).exit_code == 0
+
+
+def test_a_busy_null_pair_gives_the_gate_no_slack() -> None:
+    flat = [100.0] * 5
+    made = runs([95.0] * 5, flat, [100.0, 100.0, 100.0, 100.0, 130.0])
+    assert judge(summary(made)).exit_code == 0
+    quiet = summary(busy_in(made, 4))
+    assert quiet.thresholds[0].pct == 0.5
+    assert judge(quiet).exit_code == 1
+
+
+@pytest.mark.parametrize("threshold", [None, 2.0])
+def test_with_every_round_busy_nothing_is_judged(threshold: float | None) -> None:
+    record = summary(busy_in(runs([95.0] * 5), 0, 1, 2, 3, 4), threshold)
+    assert (row(record).n, row(record).counted, row(record).counted_median_pct) == (5, 0, None)
+    result = judge(record)
+    assert (result.exit_code, result.failures, result.compared) == (3, (), 0)
+    assert result.unmeasured[0].startswith("b, cli at 256 tokens: of 5 pairs none counts")
+
+
+def with_lines(made: Sequence[Run], arm: str, *more: dict[str, Any]) -> list[Run]:
+    return [one.model_copy(update={"lines": [*one.lines, *more]}) if one.arm == arm else one for one in made]
+
+
+def line(path: str, *, reason: str | None = None, speed: float = 100.0) -> dict[str, Any]:
+    """A line of bench: a row of ``path``, or why there is none."""
+    (made,) = run(0, "x", speed, path=path).lines
+    return (
+        made if reason is None else {**made, "rows": [], "unmeasured": [{"path": path, "ctx": 256, "reason": reason}]}
+    )
+
+
+def test_a_cell_that_one_side_lacks_fails_the_gate() -> None:
+    made = runs([100.0] * 5)
+    assert judge(summary(made)).exit_code == 0
+    more = judge(summary(with_lines(made, "b", line("server"))))
+    assert (more.exit_code, more.compared) == (3, 1)
+    assert more.unmeasured == ("b: server at 256 tokens, batch 1: a has no such figure, not compared",)
+    both = with_lines(made, "a", line("server"))
+    assert judge(summary(both)).exit_code == 0  # b was never asked for it
+    broken = judge(summary(with_lines(both, "b", line("server", reason="no pages here"))))
+    assert (broken.exit_code, broken.compared) == (3, 1)
+    assert broken.unmeasured == ("b: server at 256 tokens: not measured (no pages here), not compared",)
+
+
+def test_a_context_that_one_of_two_paths_could_not_do_fails_the_gate() -> None:
+    longer = {**line("cli"), "rows": [{**line("cli")["rows"][0], "ctx": 512}]}
+    missing = {
+        **line("engine", reason="out of memory"),
+        "unmeasured": [{"path": "engine", "ctx": 512, "reason": "oom"}],
+    }
+    made = with_lines(with_lines(runs([100.0] * 5, path="engine"), "a", longer), "b", missing)
+    result = judge(summary(made))
+    assert (result.exit_code, result.compared) == (3, 1)
+    assert result.unmeasured == ("b: engine at 512 tokens: not measured (oom), not compared",)
+
+
+def test_a_path_that_broke_is_never_paired_with_another() -> None:
+    asked = with_lines(runs([100.0] * 5), "b", line("engine", reason="out of memory"))
+    made = [
+        one.model_copy(update={"lines": [line("server")], "status": "timeout"}) if one.arm == "a" else one
+        for one in asked
+    ]
+    record = summary(made)
+    assert {row.arm for row in record.rows} == {"a-null"}
+    assert judge(record).unmeasured[0] == "b: no pair to compare"
+
+
+def test_what_a_failed_run_had_measured_counts() -> None:
+    made = [
+        one.model_copy(update={"status": "crashed", "reason": "path server failed"}) if one.arm == "b" else one
+        for one in runs([110.0] * 5)
+    ]
+    record = summary(made)
+    assert (row(record).n, row(record).verdict) == (5, "faster")
+    assert "b, round 1: crashed: path server failed" in record.notes
 
 
 def test_the_gate_never_passes_on_nothing() -> None:
@@ -182,7 +272,7 @@ def test_the_gate_never_passes_on_nothing() -> None:
     assert judge(nothing).unmeasured[0] == "b: no pair to compare"
     without_null = summary([one for one in runs([110.0] * 5) if not one.null])
     assert judge(without_null).exit_code == 3
-    assert judge(summary([one for one in runs([110.0] * 5) if not one.null], 2.0)).exit_code == 0
+    assert judge(summary([one for one in runs([110.0] * 5) if not one.null], 2.0)).exit_code == 3
     one_arm_failed = [run(0, "a", 100.0), run(0, "a", 100.0, null=True), run(0, "b", None, status="crashed")]
     assert judge(summary(one_arm_failed, rounds=1)).exit_code == 3
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
     from contextlib import AbstractContextManager
 
     from mlxcel_engine.bench.timing import StreamToken
+    from mlxcel_engine.records.bench import StorageName
 
-Storage = Literal["auto", "dense", "paged"]
 StreamTokens: TypeAlias = "Generator[StreamToken, None, None]"
 Prompts: TypeAlias = "Sequence[tuple[int, ...]]"
 
@@ -25,7 +25,7 @@ class LoopSettings:
     """
 
     chunk: int
-    storage: Storage
+    storage: StorageName
     batch: int
     eos_ids: frozenset[int]
     prompt_cache: bool

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mlxcel_engine.bench.loops.eos import ending_with
 from mlxcel_engine.bench.timing import StreamToken
+from mlxcel_engine.paths.evidence import mlx_lm_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,8 +47,7 @@ class CliSession:
         from mlx_lm.models.cache import make_prompt_cache
 
         self._loaded, self._settings = loaded, settings
-        kinds = {type(cache).__name__ for cache in make_prompt_cache(loaded.model)}
-        self.storage = f"mlx-lm {'+'.join(sorted(kinds))}"
+        self.storage = mlx_lm_storage(type(cache).__name__ for cache in make_prompt_cache(loaded.model))
 
     def run(self, prompts: Prompts, max_tokens: int) -> StreamTokens:
         """See :meth:`Session.run`."""

@@ -9,6 +9,7 @@ from mlxcel_engine.bench.loops.eos import ending_with
 from mlxcel_engine.bench.timing import StreamToken
 from mlxcel_engine.errors import RunError
 from mlxcel_engine.paths.batch_generator import cannot_enter, open_generator
+from mlxcel_engine.paths.evidence import mlx_lm_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,8 +53,8 @@ class MlxServerSession:
         from mlx_lm.models.cache import make_prompt_cache
 
         self._loaded, self._generator, self._settings = loaded, generator, settings
-        kinds = {type(cache.merge([cache])).__name__ for cache in make_prompt_cache(loaded.model)}
-        self.storage = f"mlx-lm {'+'.join(sorted(kinds))}"
+        caches = make_prompt_cache(loaded.model)
+        self.storage = mlx_lm_storage(type(cache.merge([cache])).__name__ for cache in caches)
 
     def run(self, prompts: Prompts, max_tokens: int) -> StreamTokens:
         """See :meth:`Session.run`."""

@@ -14,6 +14,7 @@ Rounds, order, ``null`` and intervals are those of ``engine_batch.py``. Greedy, 
 from __future__ import annotations
 
 import time
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -96,7 +97,7 @@ def piece_and_step(model: nn.Module, prompts: Prompts) -> Result:
     for piece in running.plan(live).pieces:
         running.prefill(live, piece)
     steps = [timed(lambda: running.step(StepBatch((live,)))) for _ in range(9)]
-    pieces = [timed(lambda piece=piece: running.prefill(long, piece)) for piece in running.plan(long).pieces]  # type: ignore[misc]
+    pieces = [timed(partial(running.prefill, long, piece)) for piece in running.plan(long).pieces]
     return max(pieces) + float(np.median(steps)), []
 
 

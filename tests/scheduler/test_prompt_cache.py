@@ -41,7 +41,7 @@ class Cached:
         self.cache = self.scheduler._worker.cache
 
     def run(self, ids: tuple[int, ...], tokens: int = 10, **options: object) -> RequestResult:
-        request = Request(ids, rules(tokens), logprobs=True, **options)  # type: ignore[arg-type]
+        request = Request(ids, rules(tokens), logprobs=True, **options)  # type: ignore[arg-type]  # of several types
         handle = self.scheduler.submit(request)
         self.scheduler.finish()
         result = check(handle, self.name, request)

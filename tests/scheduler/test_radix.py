@@ -172,7 +172,7 @@ def stored(*prefixes: Tokens, divisible: bool = True) -> RadixTree:
     LIVE.clear()
     tree = RadixTree(1, divisible)
     for tokens in prefixes:
-        tree.insert("", tokens, lambda start, tokens=tokens: FakeKv(tokens[start:]))  # type: ignore[misc]
+        tree.insert("", tokens, lambda start, tokens=tokens: FakeKv(tokens[start:]))  # type: ignore[misc]  # bound now
     return tree
 
 

@@ -206,7 +206,7 @@ def test_the_next_step_is_queued_before_the_last_is_read_and_not_past_a_limit() 
     scheduler = Driven(Engine(model_of("llama")), CONFIG)
     calls: list[str] = []
     for name in ("submit", "collect"):
-        before(scheduler._engine, name, lambda name=name: calls.append(name))  # type: ignore[misc]
+        before(scheduler._engine, name, lambda name=name: calls.append(name))  # type: ignore[misc]  # bound now
     handle = scheduler.submit(Request(prompt(1), rules(4)))
     scheduler.finish()
     assert calls == ["submit", "submit", "collect", "submit", "collect", "submit", "collect", "collect"]

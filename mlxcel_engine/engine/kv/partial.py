@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from mlxcel_engine.engine.kv.groups import Cluster, Group, Stretch
     from mlxcel_engine.engine.kv.view import RowsKv
 
-
-_LOG2_E = math.log2(math.e)
-_MANY_KEYS = 512  # rows times keys of a call; below, the calls that take a softmax's place cost what they save
+LOG2_E = math.log2(math.e)
+MANY_KEYS = 512  # rows times keys of a call; below, the calls that take a softmax's place cost what they save
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def _attend_cluster(queries: mx.array, layer: int, rows: RowsKv, cluster: Cluste
     if not cluster.prefix:
         found = [_attend_group(mine, layer, rows, group) for group, mine in _groups(cluster, queries)]
         return found[0] if len(found) == 1 else mx.concatenate(found)
-    powers = queries * _LOG2_E
+    powers = queries * LOG2_E
     own = Partial.joined([_own_part(mine, layer, rows, group) for group, mine in _groups(cluster, powers)])
     first = cluster.rows[:1]
     shared = [Partial.over_shared(powers, *rows.stretch(layer, first, stretch)) for stretch in cluster.prefix]
@@ -132,8 +131,8 @@ def _own_part(powers: mx.array, layer: int, rows: RowsKv, group: Group) -> Parti
 def _attend_group(queries: mx.array, layer: int, rows: RowsKv, group: Group) -> mx.array:
     """Attend rows that share nothing: few keys in the fewest calls, many with the cheaper power."""
     tokens = sum(stretch.tokens for stretch in group.stretches)
-    if len(group.stretches) > 1 or len(group.rows) * tokens >= _MANY_KEYS:
-        return _own_part(queries * _LOG2_E, layer, rows, group).result()
+    if len(group.stretches) > 1 or len(group.rows) * tokens >= MANY_KEYS:
+        return _own_part(queries * LOG2_E, layer, rows, group).result()
     keys, values = rows.stretch(layer, group.rows, group.stretches[0])
     return mx.softmax(queries @ keys, axis=-1) @ values
 

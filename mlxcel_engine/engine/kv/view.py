@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 import mlx.core as mx
 from mlx_lm.models.base import create_causal_mask
 
-from mlxcel_engine.engine.kv.partial import Reading, attend_parts
+from mlxcel_engine.engine.kv.causal import attend_causal, query_blocks
+from mlxcel_engine.engine.kv.partial import MANY_KEYS, Reading, attend_parts
 from mlxcel_engine.errors import EngineError
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ class RowsKv(Protocol):
 class ViewForward:
     """A forward through :class:`LayerView` objects. Implements :class:`~mlxcel_engine.engine.kv.store.KvForward`.
 
-    ``exact`` keeps to one call of MLX's attention for each row, over its keys in one piece.
+    ``exact`` keeps to one call of MLX's attention for each row, over its keys in one piece. Otherwise a float32 model
+    attends by ``partial.py`` and ``causal.py`` where they are faster.
     """
 
     def __init__(self, rows: RowsKv, layers: int, tokens: int, counters: KvCounters, exact: bool) -> None:
@@ -62,8 +64,9 @@ class ViewForward:
         self.count = len(lengths)
         self.offset: int | mx.array = lengths[0] if len(set(lengths)) == 1 else mx.array(lengths)
         self.pieces = [len(spans) for spans in rows.spans()]
-        together = tokens == 1 and not exact and (self.count > 1 or self.pieces[0] > 1)
-        self.reading = Reading.of(rows.clusters()) if together else None
+        parts = self.count > 1 or self.pieces[0] > 1 or lengths[0] >= MANY_KEYS
+        self.reading = Reading.of(rows.clusters()) if tokens == 1 and parts and not exact else None
+        self.blocks = query_blocks(lengths[0], tokens) if tokens > 1 and not exact else None
         self.caches = [LayerView(self, layer) for layer in range(layers)]
 
     def verify(self) -> None:
@@ -154,11 +157,13 @@ class LayerView:
         """
         forward, returned = self._forward, self._returned
         self._returned = None  # a reference kept here would turn the next append into a copy
-        apart = mask is not None or sinks is not None or queries.dtype != mx.float32
-        if returned is not None and forward.reading is not None and not apart:
+        ours = sinks is None and queries.dtype == mx.float32
+        if returned is not None and forward.reading is not None and ours and mask is None:
             forward.count_reading(forward.reading)
             return attend_parts(queries, returned[0].shape[1], scale, self._layer, forward.rows, forward.reading)
         forward.count_whole()
+        if returned is not None and forward.blocks is not None and ours and mask == "causal":
+            return attend_causal(queries, *returned, scale, forward.blocks)
         if forward.count == 1 and returned is not None:
             return mx.fast.scaled_dot_product_attention(queries, *returned, scale=scale, mask=mask, sinks=sinks)
         if mask is not None or queries.shape[2] != 1:

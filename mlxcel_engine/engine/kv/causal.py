@@ -1,0 +1,65 @@
+"""Prefill attention in blocks of queries, for one row on a CPU.
+
+MLX's attention takes a softmax over the whole square of scores, masked half included, and its ``exp`` is what a prefill
+on a CPU waits for. Here a block of queries takes only the keys up to its last one, and powers of two: of 2048 tokens,
+0.4 of the time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from mlxcel_engine.engine.kv.partial import LOG2_E
+
+_BLOCK = 64  # queries; measured: 32 to 128 are as fast, larger ones compute more of the masked half
+
+
+@dataclass(frozen=True)
+class QueryBlock:
+    """Queries ``[start, stop)`` of a piece, which see the first keys: ``mask`` float32 ``[stop - start, keys]``.
+
+    The mask is 0 where a query sees a key and minus infinity where it does not.
+    """
+
+    start: int
+    stop: int
+    mask: mx.array
+
+
+def query_blocks(before: int, tokens: int) -> list[QueryBlock]:
+    """Divide a piece of ``tokens`` tokens that follows ``before`` others."""
+    blocks = []
+    for start in range(0, tokens, _BLOCK):
+        stop = min(start + _BLOCK, tokens)
+        last = mx.arange(before + start, before + stop)[:, None]
+        blocks.append(QueryBlock(start, stop, mx.where(mx.arange(before + stop) <= last, 0.0, -math.inf)))
+    return blocks
+
+
+def attend_causal(
+    queries: mx.array, keys: mx.array, values: mx.array, scale: float, blocks: list[QueryBlock]
+) -> mx.array:
+    """Attend float32 ``[1, Hq, L, D]`` over keys ``[1, Hkv, T, D]`` and values ``[1, Hkv, T, Dv]``, causally.
+
+    ``blocks`` are those of the ``L`` last of the ``T`` tokens. Returns ``[1, Hq, L, Dv]``.
+    """
+    _, heads, length, width = queries.shape
+    kv_heads = keys.shape[1]
+    powers = (queries * (scale * LOG2_E)).reshape(kv_heads, heads // kv_heads, length, width)
+    turned = keys[0].swapaxes(-1, -2)
+    found = [_attend_block(powers[:, :, block.start : block.stop], turned, values[0], block.mask) for block in blocks]
+    return mx.concatenate(found, axis=2).reshape(1, heads, length, -1)
+
+
+def _attend_block(powers: mx.array, keys: mx.array, values: mx.array, mask: mx.array) -> mx.array:
+    """Attend ``[Hkv, G, R, D]`` over as many of ``keys`` ``[Hkv, D, T]`` as ``mask`` has; ``[Hkv, G, R, Dv]``."""
+    kv_heads, group, rows, width = powers.shape
+    seen = mask.shape[1]
+    scores = powers.reshape(kv_heads, group * rows, width) @ keys[..., :seen]
+    scores = scores.reshape(kv_heads, group, rows, seen) + mask
+    weights = mx.power(2.0, scores - scores.max(axis=-1, keepdims=True))
+    product = weights.reshape(kv_heads, group * rows, seen) @ values[:, :seen]
+    return product.reshape(kv_heads, group, rows, -1) / weights.sum(axis=-1, keepdims=True)

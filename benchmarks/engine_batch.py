@@ -135,27 +135,33 @@ def arrivals_batch_generator(model: nn.Module, prompts: Prompts, tokens: int, ev
 
 
 def arrivals_engine(model: nn.Module, prompts: Prompts, tokens: int, every: int, live: int, storage: Storage) -> Ticks:
+    """Step with lookahead while the rows stay the same, as ``BatchGenerator`` does."""
     engine = Engine(model, EngineConfig(storage=storage))
     waiting = deque(enumerate(prompts))
     rows: dict[SequenceId, int] = {}
     left: dict[SequenceId, int] = {}
     ticks = 0
+    pending = None
     yield []
+
+    def joins() -> bool:
+        return bool(waiting) and len(left) < live and (ticks % every == 0 or not left)
+
     while waiting or left:
-        if waiting and len(left) < live and (ticks % every == 0 or not left):
+        if joins():
             row, prompt = waiting.popleft()
             sequence = engine.open(SequenceSpec(prompt, reserve=tokens))
             for piece in engine.plan(sequence).pieces:
                 engine.prefill(sequence, piece)
             rows[sequence], left[sequence] = row, tokens
-        outputs = engine.step(StepBatch(tuple(left))).rows
-        for output in outputs:
-            left[output.id] -= 1
-            if not left[output.id]:
-                engine.close(output.id)
-                del left[output.id]
-        yield [(rows[output.id], output.token) for output in outputs]
+        now = pending or engine.submit(StepBatch(tuple(left)))
         ticks += 1
+        left = {sequence: more - 1 for sequence, more in left.items() if more > 1}
+        steady = len(left) == len(now.rows) and not joins()
+        pending = engine.submit(StepBatch(tuple(left))) if steady else None
+        yield [(rows[output.id], output.token) for output in engine.collect(now).rows]
+        for sequence in set(now.rows) - set(left):
+            engine.close(sequence)
 
 
 def cases(model: nn.Module) -> dict[str, Callable[[], Case]]:

@@ -1,12 +1,13 @@
 """The scheduler against the engine under it and against ``mlx-lm``'s ``BatchGenerator``, interleaved in one process.
 
-``one-*``: decode tok/s of one request over the engine driven directly (1 is as fast). ``cache-*``: prompts a second to
+``one-*``: decode tok/s of one request over the engine driven directly (1 is as fast); requests of 16 tokens take turns,
+each after the first adopts the prompt's keys and values. ``cache-*``: prompts a second to
 the first token, a prompt whose first 1024 tokens are in the prompt cache over one of which nothing is (12 is twelve
 times shorter TTFT). ``mixed``: 16 requests of 64 to 1024 prompt tokens, at most 8 at a time, prompt tokens not counted,
 from the first submission to the last token, over ``BatchGenerator``. ``stall``: the longest gap between two tokens of a
 live stream while a prompt of 1024 is prefilled, over the longest piece of that prompt plus one decode step.
 
-Rounds, order, ``null`` and intervals are those of ``engine_batch.py``. Greedy, EOS ignored; tokens are compared.
+How arms take turns, and what the figures are: ``interleaved.py``. Greedy, EOS ignored; tokens are compared.
 
     python -m benchmarks.scheduler --rounds 5 [CASE ...]
 """
@@ -21,42 +22,62 @@ from typing import TYPE_CHECKING
 import numpy as np
 from mlx_lm.generate import BatchGenerator
 
-from benchmarks.engine_batch import Case, Prompts, Result, main, random_ids
-from mlxcel_engine.engine import Engine, EngineConfig, SequenceSpec, StepBatch, StopRules, generate
+from benchmarks.engine_batch import Prompts, random_ids
+from benchmarks.interleaved import Case, Slice, main
+from mlxcel_engine.engine import Engine, EngineConfig, SequenceSpec, StepBatch, StopRules
 from mlxcel_engine.scheduler import BatchScheduler, Request, SchedulerConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     import mlx.nn as nn
 
     from mlxcel_engine.engine.config import Storage
 
-SHARED, TAIL, PIECE = 1024, 32, 256  # tokens
+SHARED, TAIL, PIECE, TOKENS = 1024, 32, 256, 16
+REQUESTS = 5  # of TOKENS tokens an arm and round
 
 
 def rules(tokens: int) -> StopRules:
     return StopRules(frozenset(), tokens)
 
 
-def engine(model: nn.Module, prompts: Prompts, tokens: int, storage: Storage) -> Result:
-    (prompt,) = prompts
-    times, ids = [], []
-    for step in generate(Engine(model, EngineConfig(storage)), SequenceSpec(prompt, reserve=tokens), rules(tokens)):
-        times.append(time.perf_counter())
-        ids.append(step.token)
-    return (tokens - 1) / (times[-1] - times[0]), [ids]
+def engine(model: nn.Module, prompt: tuple[int, ...], storage: Storage, requests: int) -> Iterator[Slice]:
+    """Step with lookahead; prefill once, then begin every request with a copy of its keys and values."""
+    engine = Engine(model, EngineConfig(storage))
+    spec = SequenceSpec(prompt, reserve=TOKENS)
+    prefix = None
+    for _ in range(requests):
+        row = engine.open(spec, prefix)
+        for piece in engine.plan(row).pieces:
+            engine.prefill(row, piece)
+        prefix = prefix or engine.snapshot(row, len(prompt) - 1)
+        batch = StepBatch((row,))
+        pending = engine.submit(batch)
+        times, tokens = [], []
+        for step in range(TOKENS):
+            ahead = engine.submit(batch) if step + 1 < TOKENS else pending
+            tokens.append(engine.collect(pending).rows[0].token)
+            times.append(time.perf_counter())
+            pending = ahead
+        engine.close(row)
+        yield decode_slice(times, tokens)
 
 
-def scheduler(model: nn.Module, prompts: Prompts, tokens: int, storage: Storage) -> Result:
-    (prompt,) = prompts
-    with BatchScheduler(Engine(model, EngineConfig(storage))) as running:
-        result = running.submit(Request(prompt, rules(tokens))).result()
-    return result.timings.decode_tok_s or 0.0, [list(result.tokens)]
+def scheduler(model: nn.Module, prompt: tuple[int, ...], storage: Storage, requests: int) -> Iterator[Slice]:
+    config = SchedulerConfig(prompt_cache_bytes=2**30)
+    with BatchScheduler(Engine(model, EngineConfig(storage)), config) as running:
+        for _ in range(requests):
+            result = running.submit(Request(prompt, rules(TOKENS))).result()
+            yield decode_slice(result.timings.tokens, result.tokens)
 
 
-def first_token(model: nn.Module, prompts: Prompts, storage: Storage, primed: bool) -> Result:
-    """``1 / TTFT`` of the second prompt; ``primed`` by the first one, which begins alike."""
+def decode_slice(times: Sequence[float], tokens: Sequence[int]) -> Slice:
+    return Slice(times[-1] - times[0], len(tokens) - 1, [(0, token) for token in tokens])
+
+
+def first_token(model: nn.Module, prompts: Prompts, storage: Storage, primed: bool) -> Iterator[Slice]:
+    """The first token of the second prompt; ``primed`` by the first one, which begins alike."""
     config = SchedulerConfig(prompt_cache_bytes=2**30 if primed else 0)
     with BatchScheduler(Engine(model, EngineConfig(storage)), config) as running:
         first, second = (Request(prompt, rules(8), boundary=SHARED) for prompt in prompts)
@@ -65,10 +86,10 @@ def first_token(model: nn.Module, prompts: Prompts, storage: Storage, primed: bo
         result = running.submit(second).result()
     if result.adopted != (SHARED if primed else 0):
         raise RuntimeError(f"{result.adopted} tokens adopted")
-    return 1 / (result.timings.ttft or 0.0), [list(result.tokens)]
+    yield Slice(result.timings.ttft or 0.0, 1, [(0, token) for token in result.tokens])
 
 
-def mixed_batch_generator(model: nn.Module, prompts: Prompts, tokens: int, live: int) -> Result:
+def mixed_batch_generator(model: nn.Module, prompts: Prompts, tokens: int, live: int) -> Iterator[Slice]:
     generator = BatchGenerator(model, max_tokens=tokens, completion_batch_size=live, prefill_batch_size=live)
     started = time.perf_counter()
     uids = generator.insert([list(prompt) for prompt in prompts])
@@ -78,19 +99,23 @@ def mixed_batch_generator(model: nn.Module, prompts: Prompts, tokens: int, live:
             ids[response.uid].append(response.token)
     elapsed = time.perf_counter() - started
     generator.close()
-    return len(prompts) * tokens / elapsed, list(ids.values())
+    yield batch_slice(elapsed, list(ids.values()))
 
 
-def mixed_scheduler(model: nn.Module, prompts: Prompts, tokens: int, live: int, storage: Storage) -> Result:
+def mixed_scheduler(model: nn.Module, prompts: Prompts, tokens: int, live: int, storage: Storage) -> Iterator[Slice]:
     with BatchScheduler(Engine(model, EngineConfig(storage)), SchedulerConfig(max_batch=live)) as running:
         started = time.perf_counter()
         handles = [running.submit(Request(prompt, rules(tokens))) for prompt in prompts]
         results = [handle.result() for handle in handles]
         elapsed = time.perf_counter() - started
-    return len(prompts) * tokens / elapsed, [list(result.tokens) for result in results]
+    yield batch_slice(elapsed, [result.tokens for result in results])
 
 
-def piece_and_step(model: nn.Module, prompts: Prompts) -> Result:
+def batch_slice(seconds: float, rows: Sequence[Sequence[int]]) -> Slice:
+    return Slice(seconds, sum(map(len, rows)), [(row, token) for row, ids in enumerate(rows) for token in ids])
+
+
+def piece_and_step(model: nn.Module, prompts: Prompts) -> Iterator[Slice]:
     """Seconds of the longest piece of the second prompt, plus one decode step of the first."""
     running = Engine(model)
     live, long = (running.open(SequenceSpec(prompt, chunk=PIECE)) for prompt in prompts)
@@ -98,10 +123,10 @@ def piece_and_step(model: nn.Module, prompts: Prompts) -> Result:
         running.prefill(live, piece)
     steps = [timed(lambda: running.step(StepBatch((live,)))) for _ in range(9)]
     pieces = [timed(partial(running.prefill, long, piece)) for piece in running.plan(long).pieces]
-    return max(pieces) + float(np.median(steps)), []
+    yield Slice(1, max(pieces) + float(np.median(steps)))
 
 
-def longest_stall(model: nn.Module, prompts: Prompts, storage: Storage) -> Result:
+def longest_stall(model: nn.Module, prompts: Prompts, storage: Storage) -> Iterator[Slice]:
     """Seconds of the longest gap between two tokens of the first prompt's stream until the second's first token."""
     with BatchScheduler(Engine(model, EngineConfig(storage)), SchedulerConfig(chunk=PIECE)) as running:
         live = running.submit(Request(prompts[0], rules(2000)))
@@ -115,7 +140,7 @@ def longest_stall(model: nn.Module, prompts: Prompts, storage: Storage) -> Resul
         live.cancel()
         times = [at for at in live.wait().timings.tokens if at >= from_here]
     until = next(index for index, at in enumerate(times) if at >= first)
-    return max(after - before for before, after in pairwise([from_here, *times[: until + 1]])), []
+    yield Slice(1, max(after - before for before, after in pairwise([from_here, *times[: until + 1]])))
 
 
 def timed(call: Callable[[], object]) -> float:
@@ -125,13 +150,13 @@ def timed(call: Callable[[], object]) -> float:
 
 
 def cases(model: nn.Module) -> dict[str, Callable[[], Case]]:
-    def one(ctx: int, tokens: int, storage: Storage) -> Case:
-        prompts = random_ids([ctx])
+    def one(ctx: int, storage: Storage) -> Case:
+        (prompt,) = random_ids([ctx])
         return Case(
             "engine",
             {
-                "engine": lambda: engine(model, prompts, tokens, storage),
-                "scheduler": lambda: scheduler(model, prompts, tokens, storage),
+                "engine": lambda: engine(model, prompt, storage, REQUESTS),
+                "scheduler": lambda: scheduler(model, prompt, storage, REQUESTS),
             },
         )
 
@@ -170,10 +195,10 @@ def cases(model: nn.Module) -> dict[str, Callable[[], Case]]:
         )
 
     return {
-        "one-256-dense": lambda: one(256, 64, "dense"),
-        "one-256-paged": lambda: one(256, 64, "paged"),
-        "one-2048-dense": lambda: one(2048, 48, "dense"),
-        "one-2048-paged": lambda: one(2048, 48, "paged"),
+        "one-256-dense": lambda: one(256, "dense"),
+        "one-256-paged": lambda: one(256, "paged"),
+        "one-2048-dense": lambda: one(2048, "dense"),
+        "one-2048-paged": lambda: one(2048, "paged"),
         "cache-dense": lambda: cache("dense"),
         "cache-paged": lambda: cache("paged"),
         "mixed": mixed,

@@ -14,15 +14,18 @@ Storage = Literal["dense", "paged"]
 class EngineConfig:
     """What an engine stores KV in, and how it reads it.
 
-    ``blocks`` fixes the size of the paged pools (16 tokens a block); None lets them grow. ``read_together`` lets decode
-    rows of a float32 model share a call and a prefix, and puts a softmax together from parts; False keeps to one call
-    of MLX's attention a row over its keys in one piece. None decides: together on a CPU, where it was measured to be
-    faster, but not under the deterministic switch, whose promise an explicit True gives up.
+    ``blocks`` fixes the size of the paged pools (16 tokens a block); None lets them grow.
+
+    ``exact`` keeps to what ``generate_step`` computes for a sequence alone: one call of MLX's attention a row, over its
+    keys in one piece, MLX's exponentials. False lets a float32 model compute the same in other ways: decode rows share
+    a call and a prefix, a prefill attends in blocks of queries, softmax and SwiGLU take powers of two. None decides:
+    exact under the deterministic switch, whose promise an explicit False gives up, and on a GPU; on a CPU the other
+    ways were measured to be faster.
     """
 
     storage: Storage = "dense"
     blocks: int | None = None
-    read_together: bool | None = None
+    exact: bool | None = None
 
     def __post_init__(self) -> None:
         if self.storage not in ("dense", "paged"):

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
-from mlxcel_engine.engine.attention import install_dispatch
 from mlxcel_engine.engine.config import EngineConfig
+from mlxcel_engine.engine.dispatch import forward as model_forward
+from mlxcel_engine.engine.dispatch import install_dispatch
 from mlxcel_engine.engine.families import family_support
 from mlxcel_engine.engine.kv.detached import CopiedKv
-from mlxcel_engine.engine.kv.factory import make_store
+from mlxcel_engine.engine.kv.factory import is_exact, make_store
 from mlxcel_engine.engine.plan import Piece, PrefillPlan
 from mlxcel_engine.engine.sampling.batch import sample_rows
 from mlxcel_engine.engine.sampling.row import UNWIND_LIMIT, RowSampler, row_ok
@@ -45,8 +46,8 @@ _CLEAR_EVERY = 256  # steps between returning MLX's cached buffers, as `mlx-lm`'
 class Engine:
     """Runs any ``mlx-lm`` text model for any number of sequences.
 
-    Not thread-safe: all calls come from the thread whose MLX stream does the work. Building one replaces the
-    attention function in the model's modules (:func:`install_dispatch`), which changes nothing for others. A call
+    Not thread-safe: all calls come from the thread whose MLX stream does the work. Building one replaces functions
+    that the model calls (:func:`install_dispatch`), which changes nothing for others. A call
     that raises leaves every sequence as it was, except as :class:`OwnCaches` says.
     """
 
@@ -57,11 +58,13 @@ class Engine:
             EngineError: paged storage for a family that cannot use it; says why.
 
         """
+        config = config or EngineConfig()
         install_dispatch(model)
         self.model = model
         self._model: Callable[..., mx.array] = model
         self.support = family_support(model)
-        self._kv = make_store(model, self.support, config or EngineConfig())
+        self._exact = is_exact(config)
+        self._kv = make_store(model, self.support, config, exact=self._exact)
         self._sequences: dict[SequenceId, Sequence] = {}
         self._ids = count()
         self._steps = 0
@@ -155,7 +158,7 @@ class Engine:
         """
         rows, forwards, logits, errors = self._decode([self._ready(sequence) for sequence in batch.rows])
         rows, logits = fitting(rows, logits, errors)
-        tokens, logprobs = sample_rows([row.sampler for row in rows], logits)
+        tokens, logprobs = sample_rows([row.sampler for row in rows], logits, exact=self._exact)
         for forward in forwards:
             forward.commit()
         for index, row in enumerate(rows):
@@ -311,7 +314,8 @@ class Engine:
     def _forward(self, rows: list[Sequence], inputs: mx.array) -> tuple[mx.array, KvForward]:
         """Run the model on ``inputs`` ``[B, L]``; logits ``[B, L, V]``, and what commits the forward."""
         forward = self._kv.forward([row.id for row in rows], inputs.shape[1])
-        logits = self._model(inputs, cache=forward.caches)
+        with model_forward(exact=self._exact):
+            logits = self._model(inputs, cache=forward.caches)
         forward.verify()
         return logits, forward
 

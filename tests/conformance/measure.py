@@ -119,8 +119,12 @@ def _alone(model: nn.Module) -> Gap:
     if history_effect(model) < _LEAST_EFFECT:
         raise ValueError("its logits do not depend on the prompt")
     ids = {length: prompt(length) for length in _ALONE}
-    ours = {length: engine_alone(model, ids[length], _ALONE_CHUNK) for length in ids}
-    return widest(ours, {length: solo(model, ids[length], STEPS, _ALONE_CHUNK) for length in ids})
+    alone = {length: solo(model, ids[length], STEPS, _ALONE_CHUNK) for length in ids}
+
+    def gap(exact: bool) -> Gap:
+        return widest({length: engine_alone(model, ids[length], _ALONE_CHUNK, exact) for length in ids}, alone)
+
+    return _worst([gap(exact) for exact in (True, False)])
 
 
 def _paged(model: nn.Module) -> Verdict:
@@ -131,9 +135,9 @@ def _paged(model: nn.Module) -> Verdict:
     return _verdict(lambda: _in_batches(model, "paged"))
 
 
-def batch_gap(model: nn.Module, storage: Storage, rows: tuple[Row, ...], together: bool) -> Gap:
+def batch_gap(model: nn.Module, storage: Storage, rows: tuple[Row, ...], exact: bool) -> Gap:
     """Run ``rows`` in one engine; at last, paged KV keeps right books and holds nothing."""
-    engine = Engine(model, EngineConfig(storage, read_together=together))
+    engine = Engine(model, EngineConfig(storage, exact=exact))
     gap = widest(engine_rows(engine, rows), solo_rows(model, rows))
     store = engine._kv
     if storage == "paged":
@@ -144,8 +148,7 @@ def batch_gap(model: nn.Module, storage: Storage, rows: tuple[Row, ...], togethe
 
 
 def _in_batches(model: nn.Module, storage: Storage = "dense") -> Gap:
-    hows = (False, True) if families.family_support(model).batched else (False,)
-    return _worst([batch_gap(model, storage, rows, how) for rows in (RAGGED, EQUAL) for how in hows])
+    return _worst([batch_gap(model, storage, rows, exact) for rows in (RAGGED, EQUAL) for exact in (True, False)])
 
 
 def _worst(gaps: list[Gap]) -> Gap:

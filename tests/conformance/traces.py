@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.generate import BatchGenerator, generate_step
 
-from mlxcel_engine.engine import Engine, SequenceId, SequenceSpec, StepBatch, StopRules, generate
+from mlxcel_engine.engine import Engine, EngineConfig, SequenceId, SequenceSpec, StepBatch, StopRules, generate
 from tests.conformance.configs import VOCAB
 
 if TYPE_CHECKING:
@@ -71,9 +71,10 @@ def solo(model: Any, ids: tuple[int, ...], steps: int = STEPS, chunk: int = 2048
     return tokens, rows
 
 
-def engine_alone(model: nn.Module, ids: tuple[int, ...], chunk: int) -> Trace:
+def engine_alone(model: nn.Module, ids: tuple[int, ...], chunk: int, exact: bool = True) -> Trace:
     trace: Trace = ([], [])
-    for step in generate(Engine(model), SequenceSpec(ids, chunk=chunk), StopRules(frozenset(), STEPS)):
+    engine = Engine(model, EngineConfig(exact=exact))
+    for step in generate(engine, SequenceSpec(ids, chunk=chunk), StopRules(frozenset(), STEPS)):
         trace[0].append(step.token)
         trace[1].append(np.array(step.logprobs.astype(mx.float32)))
     return trace

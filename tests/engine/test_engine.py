@@ -19,10 +19,10 @@ from mlxcel_engine.engine import (
     SequenceSpec,
     StepBatch,
     StopRules,
+    dispatch,
     generate,
     resolve_sampling,
 )
-from mlxcel_engine.engine import attention as dispatch
 from mlxcel_engine.engine import engine as engine_module
 from mlxcel_engine.engine.kv.dense import DenseKv
 from mlxcel_engine.errors import EngineError, RunError
@@ -97,7 +97,7 @@ def test_sampling_that_fails_leaves_every_row_as_it_was(monkeypatch: pytest.Monk
     batch = StepBatch((opened(engine, (2, 7, 1, 8)), opened(engine)))
     seen = [engine.step(batch) for _ in range(2)]
     with monkeypatch.context() as patch:
-        patch.setattr(engine_module, "sample_rows", lambda *_: 1 / 0)
+        patch.setattr(engine_module, "sample_rows", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             engine.step(batch)
     seen += [engine.step(batch) for _ in range(3)]
@@ -164,7 +164,7 @@ def test_attention_that_goes_around_the_view_is_an_error_not_a_wrong_answer(monk
     engine = Engine(model)
     rows = (opened(engine), opened(engine, (2, 7)))
     module = sys.modules[type(model).__module__]
-    monkeypatch.setattr(module, "scaled_dot_product_attention", dispatch._original)
+    monkeypatch.setattr(module, "scaled_dot_product_attention", dispatch._attention)
     with pytest.raises(EngineError, match="layer 0 did not attend through its KV view"):
         engine.step(StepBatch(rows))
 
@@ -215,10 +215,10 @@ def run(model):
 model = tiny_model("{name}")
 before = run(model)
 from mlxcel_engine.engine import Engine
-from mlxcel_engine.engine import attention
+from mlxcel_engine.engine import dispatch
 Engine(model)
 assert run(model) == before
-print(attention._original is not __import__("sys").modules[type(model).__module__].scaled_dot_product_attention)
+print(dispatch._attention is not __import__("sys").modules[type(model).__module__].scaled_dot_product_attention)
 """
 
 

@@ -95,8 +95,8 @@ class Schedule(RuleBasedStateMachine):
         name=st.sampled_from(MODELS),
         config=st.sampled_from(
             [
-                *(EngineConfig(storage, read_together=how) for storage in STORAGES for how in (False, True)),
-                *(EngineConfig("paged", blocks, read_together=True) for blocks in POOLS),
+                *(EngineConfig(storage, exact=how) for storage in STORAGES for how in (False, True)),
+                *(EngineConfig("paged", blocks, exact=False) for blocks in POOLS),
             ]
         ),
     )

@@ -236,7 +236,7 @@ def test_any_history_of_requests_equals_cold(kind: str, limit: int, turns: list[
 def test_rows_that_share_a_cached_prefix_read_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a CPU without the deterministic switch, with a prefix that is read once however short it is."""
     monkeypatch.setattr(pool, "LEAST_SHARED", 1)
-    scheduler = Driven(Engine(model_of("qwen3"), EngineConfig("paged", read_together=True)), CONFIG)
+    scheduler = Driven(Engine(model_of("qwen3"), EngineConfig("paged", exact=False)), CONFIG)
     stem = prompt(50, seed=1)
     requests = [Request((*stem, *prompt(n, seed=n)), rules(12), logprobs=True) for n in (3, 3, 3, 9)]
     handles = [scheduler.submit(request) for request in requests]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from mlxcel_engine.engine.kv.partial import LOG2_E
+from mlxcel_engine.engine.powers import LOG2_E
 
 _BLOCK = 64  # queries; measured: 32 to 128 are as fast, larger ones compute more of the masked half
 

@@ -20,26 +20,24 @@ if TYPE_CHECKING:
     from mlxcel_engine.engine.kv.store import KvStore
 
 
-def make_store(model: nn.Module, support: FamilySupport, config: EngineConfig) -> KvStore:
+def make_store(model: nn.Module, support: FamilySupport, config: EngineConfig, *, exact: bool) -> KvStore:
     """Make the storage of ``config`` for ``model``, or ``mlx-lm``'s caches where its family needs them.
 
     Raises:
-        EngineError: paged storage, or rows read together, for a family that cannot; says why.
+        EngineError: paged storage for a family that cannot; says why.
 
     """
-    exact = not _reads_together(config)
     if config.storage == "paged":
         if not support.paged.ok:
             raise EngineError(f"{support.family} cannot use paged KV, {support.paged.reason}; take dense")
         return PagedKv(support.layers, config.blocks, exact)
     if support.batched:
         return DenseKv(support.layers, exact)
-    if config.read_together:
-        raise EngineError(f"{support.family} cannot read rows together, {support.reason}; leave it out")
     return OwnCaches(model)
 
 
-def _reads_together(config: EngineConfig) -> bool:
-    if config.read_together is not None:
-        return config.read_together
-    return not PRELOAD.deterministic and mx.default_device().type == mx.DeviceType.cpu
+def is_exact(config: EngineConfig) -> bool:
+    """What :attr:`EngineConfig.exact` comes to on this device."""
+    if config.exact is not None:
+        return config.exact
+    return PRELOAD.deterministic or mx.default_device().type != mx.DeviceType.cpu

@@ -8,12 +8,13 @@ much per element on a CPU.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
+
+from mlxcel_engine.engine.powers import LOG2_E
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from mlxcel_engine.engine.kv.groups import Cluster, Group, Stretch
     from mlxcel_engine.engine.kv.view import RowsKv
 
-LOG2_E = math.log2(math.e)
 MANY_KEYS = 512  # rows times keys of a call; below, the calls that take a softmax's place cost what they save
 
 

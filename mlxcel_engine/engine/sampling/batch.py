@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 import numpy as np
 
+from mlxcel_engine.engine.powers import log_softmax
 from mlxcel_engine.engine.sampling.draw import draw_rows
 
 if TYPE_CHECKING:
@@ -20,16 +21,20 @@ def greedy(logprobs: mx.array) -> mx.array:
     return mx.argmax(logprobs, axis=-1)
 
 
-def sample_rows(rows: Sequence[RowSampler], logits: mx.array) -> tuple[mx.array, mx.array]:
+def sample_rows(rows: Sequence[RowSampler], logits: mx.array, *, exact: bool = True) -> tuple[mx.array, mx.array]:
     """Sample one token a row from logits ``[B, V]`` and take it into the row's history.
 
     Returns tokens uint32 ``[B]`` and logprobs ``[B, V]`` (nats, the dtype of the logits) after bias and penalties.
-    Each row's result is bitwise that of the row alone.
+    Each row's result is bitwise that of the row alone. ``exact`` logprobs are bitwise those of ``generate_step``;
+    otherwise float32 ones are computed by powers of two.
     """
     if any(row.processes for row in rows):
         processed = [row.process(logits[index : index + 1]) for index, row in enumerate(rows)]
         logits = mx.concatenate(processed) if len(rows) > 1 else processed[0]
-    logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    if exact or logits.dtype != mx.float32:
+        logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    else:
+        logprobs = log_softmax(logits)
     tokens, mus = draw(rows, logprobs)
     for index, row in enumerate(rows):
         row.accept(tokens[index : index + 1] if len(rows) > 1 else tokens, mus[index])

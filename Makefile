@@ -20,7 +20,7 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine-parity bench-engine bench-rounds families test test-checkpoint test-long verify-fmt verify clean
+.PHONY: help setup engine-parity bench-engine bench-rounds families docs test test-checkpoint test-long verify-fmt verify clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ bench-rounds: $(STAMP) ## Compare ARMS on MODEL, at the contexts of CTX, in roun
 
 families: $(STAMP) ## Measure every model family and write docs/families.md (minutes).
 	MLXCEL_SDPA_DETERMINISTIC=1 $(BIN)/python -m tests.conformance.matrix --write docs/families.md
+
+docs: $(STAMP) ## Write docs/records.md from the record models.
+	$(BIN)/python -m tests.records_page --write docs/records.md
 
 test: $(STAMP) ## Run the default tests: no weights, no network.
 	$(BIN)/pytest

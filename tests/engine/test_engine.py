@@ -200,9 +200,9 @@ def test_zero_tokens_forward_nothing_and_an_abandoned_iteration_closes_its_seque
     assert engine.counters.attention_calls == 0
     iteration = generate(engine, SequenceSpec(PROMPT), StopRules(frozenset(), 5))
     next(iteration)
-    assert len(engine._sequences) == 1
+    assert engine.open_sequences == 1
     iteration.close()
-    assert len(engine._sequences) == 0
+    assert engine.open_sequences == 0
 
 
 UNAFFECTED = """

@@ -89,7 +89,7 @@ class Traffic:
                     self.leave(row)
 
     def fed_next(self, row: SequenceId) -> int:
-        token: Any = self.engine._sequences[row].next_token.item()
+        token: Any = self.engine._open.get(row).next_token.item()
         return int(token)
 
     def join(self) -> None:
@@ -168,7 +168,7 @@ def serve(storage: Storage, steps: int, settled: int, leak: int) -> int:
     grown = resident() - before
     assert min(traffic.done.values()) > steps // 200, traffic.done
     traffic.end()
-    assert engine._sequences == {}
+    assert engine.open_sequences == 0
     store = engine._kv
     if isinstance(store, PagedKv):
         store.check_integrity()

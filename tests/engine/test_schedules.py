@@ -272,7 +272,7 @@ class Schedule(RuleBasedStateMachine):
     def the_books_are_right(self) -> None:
         if not hasattr(self, "engine"):
             return
-        assert set(self.engine._sequences) == set(self.rows)
+        assert set(self.engine._open.states) == set(self.rows)
         assert all(self.engine._kv.length(sequence) == row.held for sequence, row in self.rows.items())
         if isinstance(self.engine._kv, PagedKv):
             self.engine._kv.check_integrity()

@@ -107,7 +107,7 @@ class Engine:
 
         """
         known = self.support.tokens
-        if known and not 0 <= min(ids) <= max(ids) < known:
+        if known and ids and not 0 <= min(ids) <= max(ids) < known:
             alien = next(token for token in ids if not 0 <= token < known)
             raise EngineError(f"token id {alien} is outside the vocabulary of {known}")
 

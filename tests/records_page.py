@@ -54,7 +54,8 @@ def type_text(annotation: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join("null" if one is types.NoneType else type_text(one) for one in arguments)
     if origin is list:
-        return f"list of {type_text(arguments[0])}"
+        inner = type_text(arguments[0])
+        return f"list of ({inner})" if inner.endswith(" or null") else f"list of {inner}"
     if origin is tuple:
         return f"[{', '.join(map(type_text, arguments))}]"
     if origin is dict:

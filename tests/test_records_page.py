@@ -10,7 +10,7 @@ import pytest
 
 import mlxcel_engine.records
 from mlxcel_engine.records.base import Record
-from mlxcel_engine.records.rounds import Run
+from mlxcel_engine.records.rounds import Comparison, Run
 from tests.records_page import ROOTS, main, records_under, render, section
 
 PAGE = Path(__file__).parent.parent / "docs" / "records.md"
@@ -47,6 +47,9 @@ def test_types_are_those_of_json() -> None:
         "| `before` | [HostState](#hoststate) | The host just before it. |",
     ):
         assert line in lines
+    assert any(
+        line.startswith("| `deltas_pct` | list of (number or null) | ") for line in section(Comparison).splitlines()
+    )
     assert any(line.startswith("| `exit_code` | integer or null | ") for line in lines)
     assert any(line.startswith("| `lines` | list of object of anything | ") for line in lines)
 

@@ -7,7 +7,7 @@ class Evidence(Record):
     """What a path was seen to do, read from counters while it ran."""
 
     storage: str
-    """The cache objects that the model was handed."""
+    """What held the KV: ``dense``, ``paged``, or the classes of ``mlx-lm``'s cache objects."""
     attention_calls: int | None
     """Calls into the path's own KV view; None where the path keeps ``mlx-lm``'s caches."""
     adopted: int

@@ -20,10 +20,11 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine-parity bench-engine bench-rounds families test test-checkpoint test-long verify-fmt verify clean
+.PHONY: help setup engine-parity bench-engine bench-rounds families docs test test-checkpoint test-long verify-fmt \
+  verify verify-test-cuda clean
 
 help: ## List the targets.
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## Make the virtual environment in .venv and install the project (once).
 
@@ -46,13 +47,16 @@ bench-rounds: $(STAMP) ## Compare ARMS on MODEL, at the contexts of CTX, in roun
 families: $(STAMP) ## Measure every model family and write docs/families.md (minutes).
 	MLXCEL_SDPA_DETERMINISTIC=1 $(BIN)/python -m tests.conformance.matrix --write docs/families.md
 
+docs: $(STAMP) ## Write docs/records.md from the record models.
+	$(BIN)/python -m tests.records_page --write docs/records.md
+
 test: $(STAMP) ## Run the default tests: no weights, no network.
 	$(BIN)/pytest
 
 test-checkpoint: $(STAMP) ## Run the tests on the embedded default checkpoint (fetched once, then cached).
 	$(BIN)/pytest -m checkpoint
 
-test-long: $(STAMP) ## Run the tests that take minutes: memory over 20,000 ticks.
+test-long: $(STAMP) ## Run the tests that take minutes: memory over 20,000 steps and ticks.
 	$(BIN)/pytest -m long
 
 verify-fmt: $(STAMP) ## Check formatting and lint.
@@ -62,6 +66,14 @@ verify-fmt: $(STAMP) ## Check formatting and lint.
 verify: verify-fmt ## Check format, lint, types, and run the default tests.
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+verify-test-cuda: ## The GPU gate: run the default and the checkpoint tests on an NVIDIA GPU; exit 2 where there is none.
+	@nvidia-smi -L 2>/dev/null | grep -q GPU || { echo "no NVIDIA GPU here: nvidia-smi lists none; make verify runs on the CPU"; exit 2; }
+	@$(MAKE) --no-print-directory setup
+	@$(BIN)/python -c 'import sys, mlxcel_engine, mlx.core as mx; sys.exit(not mx.is_available(mx.gpu))' \
+	  || { echo "an NVIDIA GPU, but the MLX in $(VENV) has no CUDA: make clean, then make setup EXTRAS=cuda,dev"; exit 2; }
+	MLXCEL_DEVICE=gpu $(BIN)/pytest
+	MLXCEL_DEVICE=gpu $(BIN)/pytest -m checkpoint
 
 clean: ## Remove the virtual environment and the tools' caches.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -12,10 +12,12 @@ from mlxcel_engine.engine.kv.partial import strided
 from mlxcel_engine.engine.sampling import GREEDY
 from mlxcel_engine.environment import collect_environment
 from mlxcel_engine.parity.cases import Case
+from mlxcel_engine.parity.gate import judge
 from mlxcel_engine.parity.run import ParityOptions, run_parity
 from mlxcel_engine.paths import PathRun, path_makers
 from mlxcel_engine.paths.engine import EnginePath
 from mlxcel_engine.prompts import encode_prompt
+from tests.loaded import tiny_loaded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from mlxcel_engine.paths import DecodePath, PathRequest, TokenSteps
     from mlxcel_engine.records.environment import Environment
     from mlxcel_engine.records.parity import ParityRecord, ParityRow
+
+LONG = "two roads diverged in a yellow wood, and sorry I could not travel both"
 
 
 @dataclass
@@ -93,6 +97,18 @@ def run(
     for failure in outcome.failures:
         raise failure
     return outcome.record
+
+
+def beside_cli(path: DecodePath, **options: Any) -> ParityRecord:
+    """A parity run of ``path`` and ``cli``."""
+    return run(options.pop("loaded", None) or tiny_loaded(), [path_makers(4)["cli"](), path], **options)
+
+
+def found(record: ParityRecord) -> ParityRow:
+    """The only row; the gate fails on it, and a near-tie that is let through does not help."""
+    (one,) = record.rows
+    assert judge(record.rows, allow_near_tie=True).exit_code == 1
+    return one
 
 
 def own_paths() -> list[DecodePath]:

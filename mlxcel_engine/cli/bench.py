@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from mlxcel_engine.bench.fake import make_fake_rig
-from mlxcel_engine.bench.plan import BenchOptions, WarmupChoice, resolve_warmup
+from mlxcel_engine.bench.plan import BenchOptions, resolve_warmup
 from mlxcel_engine.bench.run import run_bench
+from mlxcel_engine.cli import bench_options as own
 from mlxcel_engine.cli import options
-from mlxcel_engine.cli.options import RUN_PANEL
 from mlxcel_engine.cli.progress import RunProgress
 from mlxcel_engine.cli.setup import (
     error_console,
@@ -24,7 +21,7 @@ from mlxcel_engine.cli.setup import (
 )
 from mlxcel_engine.engine.plan import DEFAULT_CHUNK
 from mlxcel_engine.errors import UsageError
-from mlxcel_engine.records.bench import BenchRecord, BenchRow, StorageName, Unmeasured
+from mlxcel_engine.records.bench import BenchRecord, BenchRow, Unmeasured
 from mlxcel_engine.report.bench_csv import BenchCsv
 from mlxcel_engine.report.bench_table import print_bench
 from mlxcel_engine.report.output import OutputFile, outliving_reader
@@ -34,108 +31,28 @@ if TYPE_CHECKING:
 
     from mlxcel_engine.bench.rig import Rig
 
-PATHS = ("cli", "mlx-server", "engine", "server")
-
 
 def bench(
     model: options.Model = "default",
-    path: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--path",
-            metavar="NAME",
-            help=f"A decode path: {', '.join(PATHS)}, or all (the default). May be repeated.",
-            rich_help_panel=RUN_PANEL,
-        ),
-    ] = None,
+    path: own.Paths = None,
     ctx: options.Contexts = None,
     max_tokens: options.MaxTokens = 128,
-    warmup: Annotated[
-        WarmupChoice,
-        typer.Option(
-            "--warmup",
-            help="The whole prompt, its first chunk, or none; auto is full on a GPU, chunk on a CPU.",
-            rich_help_panel=RUN_PANEL,
-        ),
-    ] = "auto",
-    warmup_tokens: Annotated[
-        int,
-        typer.Option(
-            "--warmup-tokens",
-            metavar="N",
-            parser=options.count,
-            help="Tokens that a warm-up generates.",
-            rich_help_panel=RUN_PANEL,
-        ),
-    ] = 16,
+    warmup: own.Warmup = "auto",
+    warmup_tokens: own.WarmupTokens = 16,
     prefill_chunk: options.PrefillChunk = DEFAULT_CHUNK,
-    decode_storage: Annotated[
-        StorageName,
-        typer.Option(
-            "--decode-storage",
-            help="KV storage of the paths that have a choice: engine and server. auto is dense.",
-            rich_help_panel=RUN_PANEL,
-        ),
-    ] = "auto",
-    batch: Annotated[
-        int,
-        typer.Option(
-            "--batch",
-            metavar="N",
-            parser=options.count,
-            help="Streams at once; tok/s is then of all together.",
-            rich_help_panel=RUN_PANEL,
-        ),
-    ] = 1,
-    ragged: Annotated[
-        bool,
-        typer.Option(
-            "--ragged",
-            help="Spread the prompts of a batch evenly from ctx/N to ctx tokens.",
-            rich_help_panel=RUN_PANEL,
-        ),
-    ] = False,
-    ignore_eos: Annotated[
-        bool,
-        typer.Option("--ignore-eos/--no-ignore-eos", help="Run past the end of text.", rich_help_panel=RUN_PANEL),
-    ] = True,
-    prompt_cache: Annotated[
-        bool,
-        typer.Option(
-            "--prompt-cache",
-            help="Keep prompts where the path can (server) and time the first token of the same prompt again.",
-            rich_help_panel=RUN_PANEL,
-        ),
-    ] = False,
+    decode_storage: own.DecodeStorage = "auto",
+    batch: own.Batch = 1,
+    ragged: own.Ragged = False,
+    ignore_eos: own.IgnoreEos = True,
+    prompt_cache: own.PromptCache = False,
     dtype: options.Dtype = "auto",
     weights: options.Weights = "auto",
     trust_remote_code: options.TrustRemoteCode = False,
-    label: Annotated[
-        str | None,
-        typer.Option("--label", metavar="TEXT", help="Stands in every row.", rich_help_panel=options.OUTPUT_PANEL),
-    ] = None,
-    csv_path: Annotated[
-        str | None,
-        typer.Option(
-            "--csv",
-            metavar="FILE",
-            help="Append the rows there: a file that exists grows, and needs no --force; a new one gets a header.",
-            rich_help_panel=options.OUTPUT_PANEL,
-        ),
-    ] = None,
-    json_path: Annotated[
-        str | None,
-        typer.Option(
-            "--json",
-            metavar="PATH",
-            help="Write the full record there; - is stdout, one line a measurement (the table then goes to stderr).",
-            rich_help_panel=options.OUTPUT_PANEL,
-        ),
-    ] = None,
+    label: own.Label = None,
+    csv_path: own.Csv = None,
+    json_path: own.Json = None,
     force: options.Force = False,
-    fake_path: Annotated[
-        Path | None, typer.Option("--fake-path", hidden=True, help="Measure a scripted rig instead of a model.")
-    ] = None,
+    fake_path: own.FakePath = None,
     debug: options.Debug = False,  # noqa: ARG001 - read by main
     version: options.Version = False,  # noqa: ARG001 - eager, handled by itself
 ) -> int:
@@ -211,6 +128,6 @@ def _saver(output: OutputFile, rows: BenchCsv) -> Callable[[BenchRecord, BenchRo
 def _choose_paths(names: Sequence[str] | None) -> list[str]:
     """Pick the paths that are named, in the order of the tables; each once."""
     for name in names or ():
-        if name not in (*PATHS, "all"):
-            raise UsageError(f"--path {name}: no such path; give one of {', '.join((*PATHS, 'all'))}")
-    return [name for name in PATHS if not names or "all" in names or name in names]
+        if name not in (*own.PATHS, "all"):
+            raise UsageError(f"--path {name}: no such path; give one of {', '.join((*own.PATHS, 'all'))}")
+    return [name for name in own.PATHS if not names or "all" in names or name in names]

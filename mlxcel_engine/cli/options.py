@@ -125,6 +125,16 @@ JsonPath = Annotated[
         rich_help_panel=OUTPUT_PANEL,
     ),
 ]
+FromFile = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="FILE", help="Run nothing: show what FILE holds again.", rich_help_panel=OUTPUT_PANEL
+    ),
+]
+Svg = Annotated[
+    str | None,
+    typer.Option("--svg", metavar="FILE", help="Draw the tables there.", rich_help_panel=OUTPUT_PANEL),
+]
 Force = Annotated[
     bool, typer.Option("--force", help="Replace an output file that exists.", rich_help_panel=OUTPUT_PANEL)
 ]

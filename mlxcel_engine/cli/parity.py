@@ -66,9 +66,9 @@ def parity(
     locate: own.Locate = False,
     bisect: own.Bisect = False,
     teacher_forced: own.TeacherForced = False,
-    from_file: own.FromFile = None,
+    from_file: options.FromFile = None,
     json_path: options.JsonPath = None,
-    svg: own.Svg = None,
+    svg: options.Svg = None,
     force: options.Force = False,
     debug: options.Debug = False,  # noqa: ARG001 - read by main
     version: options.Version = False,  # noqa: ARG001 - eager, handled by itself

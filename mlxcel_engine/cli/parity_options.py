@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mlxcel_engine.cli import options
-from mlxcel_engine.cli.options import OUTPUT_PANEL, RUN_PANEL, VERDICT_PANEL
+from mlxcel_engine.cli.options import RUN_PANEL, VERDICT_PANEL
 from mlxcel_engine.preload import DETERMINISTIC_SWITCH
 
 PROMPT_PANEL = "Prompts"
@@ -152,12 +152,6 @@ TeacherForced = Annotated[
         rich_help_panel=DIAGNOSIS_PANEL,
     ),
 ]
-FromFile = Annotated[
-    str | None,
-    typer.Option(
-        "--from", metavar="FILE", help="Run nothing: show the record FILE again.", rich_help_panel=OUTPUT_PANEL
-    ),
-]
 Against = Annotated[
     str | None,
     typer.Option(
@@ -166,8 +160,4 @@ Against = Annotated[
         help="Compare each path's streams with those in the record FILE, too.",
         rich_help_panel=VERDICT_PANEL,
     ),
-]
-Svg = Annotated[
-    str | None,
-    typer.Option("--svg", metavar="FILE", help="Draw the tables there.", rich_help_panel=OUTPUT_PANEL),
 ]

@@ -6,12 +6,12 @@ import os
 import sys
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from mlxcel_engine.cli import options
-from mlxcel_engine.cli.options import OUTPUT_PANEL, RUN_PANEL, VERDICT_PANEL
+from mlxcel_engine.cli import rounds_options as own
 from mlxcel_engine.cli.rounds_progress import RoundsProgress
 from mlxcel_engine.cli.setup import error_console, refuse_one_file_twice, refuse_run_options, table_console, warn
 from mlxcel_engine.errors import RunError, UsageError
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from mlxcel_engine.records.rounds import RoundsRecord, Run
 
-HOST_PANEL = "Quiet host"
 MOST_ROUNDS = 1000
 _SHOWING = {
     "source",
@@ -52,134 +51,27 @@ _SHOWING = {
 
 def rounds(
     context: typer.Context,
-    arm: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--arm",
-            metavar='NAME="FLAGS"',
-            help="An arm and its bench flags, ENV:NAME=VALUE and PYTHON:path among them. Repeat it; the first arm is "
-            "the reference.",
-            rich_help_panel=RUN_PANEL,
-        ),
-    ] = None,
+    arm: own.Arms = None,
     model: options.Model = "default",
     ctx: options.Contexts = None,
     max_tokens: options.MaxTokens = 128,
-    number: Annotated[
-        int,
-        typer.Option(
-            "--rounds",
-            metavar="N",
-            parser=options.count,
-            help="Rounds; below 5 there are figures, but no claim.",
-            rich_help_panel=RUN_PANEL,
-        ),
-    ] = 5,
-    null_every_arm: Annotated[
-        bool,
-        typer.Option(
-            "--null-every-arm", help="Run every arm twice a round, not only the first.", rich_help_panel=RUN_PANEL
-        ),
-    ] = False,
-    extra: Annotated[
-        str,
-        typer.Option("--extra", metavar='"FLAGS"', help="Bench flags for every arm.", rich_help_panel=RUN_PANEL),
-    ] = "",
-    run_timeout: Annotated[
-        float,
-        typer.Option(
-            "--run-timeout",
-            metavar="SECONDS",
-            parser=options.positive,
-            help="How long one run may take.",
-            rich_help_panel=RUN_PANEL,
-        ),
-    ] = 3600,
-    hostgate: Annotated[
-        bool,
-        typer.Option("--hostgate", help="Wait for a quiet host before each run.", rich_help_panel=HOST_PANEL),
-    ] = False,
-    gate_timeout: Annotated[
-        float,
-        typer.Option(
-            "--gate-timeout",
-            metavar="SECONDS",
-            parser=options.positive,
-            help="How long to wait for it, then exit 3.",
-            rich_help_panel=HOST_PANEL,
-        ),
-    ] = 600,
-    host_cpu: Annotated[
-        float,
-        typer.Option(
-            "--host-cpu",
-            metavar="CORES",
-            parser=options.positive,
-            help="Other programs' CPU use beyond which the host is busy, and no claim rests on the round.",
-            rich_help_panel=HOST_PANEL,
-        ),
-    ] = 0.5,
-    threshold: Annotated[
-        str,
-        typer.Option(
-            "--threshold",
-            metavar="PCT|auto",
-            help="The least difference that matters; auto is the widest one between an arm and its null arm.",
-            rich_help_panel=VERDICT_PANEL,
-        ),
-    ] = "auto",
-    gate: Annotated[
-        bool,
-        typer.Option(
-            "--gate",
-            help="Exit 1 when an arm's median decode speed is below the reference's by more than the threshold.",
-            rich_help_panel=VERDICT_PANEL,
-        ),
-    ] = False,
-    expect_same_tokens: Annotated[
-        bool,
-        typer.Option(
-            "--expect-same-tokens",
-            help="Let the gate fail on an arm that generates other tokens than the reference, too.",
-            rich_help_panel=VERDICT_PANEL,
-        ),
-    ] = False,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out", metavar="FILE.jsonl", help="Where every run is written as it ends.", rich_help_panel=OUTPUT_PANEL
-        ),
-    ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Go on with --out: make the runs that it lacks.", rich_help_panel=OUTPUT_PANEL),
-    ] = False,
-    source: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="FILE.jsonl", help="Run nothing, summarise this file.", rich_help_panel=OUTPUT_PANEL
-        ),
-    ] = None,
-    csv_path: Annotated[
-        str | None,
-        typer.Option("--csv", metavar="FILE", help="Write the comparisons there.", rich_help_panel=OUTPUT_PANEL),
-    ] = None,
+    number: own.Rounds = 5,
+    null_every_arm: own.NullEveryArm = False,
+    extra: own.Extra = "",
+    run_timeout: own.RunTimeout = 3600,
+    hostgate: own.WaitForHost = False,
+    gate_timeout: own.GateTimeout = 600,
+    host_cpu: own.HostCpu = 0.5,
+    threshold: own.Threshold = "auto",
+    gate: own.Gate = False,
+    expect_same_tokens: own.ExpectSameTokens = False,
+    out: own.Out = None,
+    resume: own.Resume = False,
+    source: options.FromFile = None,
+    csv_path: own.Csv = None,
     json_path: options.JsonPath = None,
-    svg_path: Annotated[
-        str | None,
-        typer.Option(
-            "--svg", metavar="FILE", help="Write the summary there, as a picture.", rich_help_panel=OUTPUT_PANEL
-        ),
-    ] = None,
-    plot_path: Annotated[
-        str | None,
-        typer.Option(
-            "--plot",
-            metavar="FILE.svg",
-            help="Plot the rounds there, over the null band.",
-            rich_help_panel=OUTPUT_PANEL,
-        ),
-    ] = None,
+    svg_path: options.Svg = None,
+    plot_path: own.Plot = None,
     force: options.Force = False,
     debug: options.Debug = False,  # noqa: ARG001 - read by main
     version: options.Version = False,  # noqa: ARG001 - eager, handled by itself

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import replace
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
@@ -13,12 +10,11 @@ from mlxcel_engine.engine.config import EngineConfig
 from mlxcel_engine.engine.dispatch import forward as model_forward
 from mlxcel_engine.engine.dispatch import install_dispatch
 from mlxcel_engine.engine.families import family_support
-from mlxcel_engine.engine.kv.detached import CopiedKv
 from mlxcel_engine.engine.kv.factory import is_exact, make_store
-from mlxcel_engine.engine.plan import Piece, PrefillPlan
 from mlxcel_engine.engine.sampling.batch import sample_rows
-from mlxcel_engine.engine.sampling.row import UNWIND_LIMIT, RowSampler, row_ok
+from mlxcel_engine.engine.sampling.row import row_ok
 from mlxcel_engine.engine.sequence import Sequence, fitting, join
+from mlxcel_engine.engine.sequences import OpenSequences
 from mlxcel_engine.engine.types import (
     ClosedSequence,
     DetachedSequence,
@@ -39,6 +35,7 @@ if TYPE_CHECKING:
     import mlx.nn as nn
 
     from mlxcel_engine.engine.kv.store import DetachedKv, KvCounters, KvForward, KvUsage
+    from mlxcel_engine.engine.plan import Piece, PrefillPlan
 
 _CLEAR_EVERY = 256  # steps between returning MLX's cached buffers, as `mlx-lm`'s loops do
 
@@ -65,8 +62,7 @@ class Engine:
         self.support = family_support(model)
         self._exact = is_exact(config)
         self._kv = make_store(model, self.support, config, exact=self._exact)
-        self._sequences: dict[SequenceId, Sequence] = {}
-        self._ids = count()
+        self._open = OpenSequences(self._kv)
         self._steps = 0
 
     @property
@@ -81,13 +77,13 @@ class Engine:
 
     def kv_bytes(self, sequence: SequenceId) -> int:
         """Bytes of the keys and values of a sequence: what :meth:`detach` would keep."""
-        self._sequence(sequence)
+        self._open.get(sequence)
         return self._kv.nbytes(sequence)
 
     @property
     def open_sequences(self) -> int:
         """Sequences that are open."""
-        return len(self._sequences)
+        return len(self._open.states)
 
     @property
     def counters(self) -> KvCounters:
@@ -104,15 +100,7 @@ class Engine:
 
         """
         self.check_ids((*spec.prompt, *spec.sampling.forced))
-        adopted = prefix.tokens if prefix is not None else 0
-        plan = PrefillPlan(len(spec.prompt), spec.chunk, adopted, spec.boundary)
-        sampler = RowSampler(spec.sampling, spec.prompt)
-        last = mx.array(spec.prompt[-1:], dtype=mx.uint32)
-        sequence = SequenceId(next(self._ids))
-        self._kv.create(sequence, len(spec.prompt), spec.reserve, prefix)
-        fed = deque[mx.array](maxlen=UNWIND_LIMIT)
-        self._sequences[sequence] = Sequence(sequence, spec, plan, sampler, last, adopted, fed)
-        return sequence
+        return self._open.open(spec, prefix)
 
     def check_ids(self, ids: tuple[int, ...]) -> None:
         """Refuse ids that the model has no embedding for: MLX would read memory that is not the model's.
@@ -122,13 +110,13 @@ class Engine:
 
         """
         known = self.support.tokens
-        if known and not 0 <= min(ids) <= max(ids) < known:
+        if known and ids and not 0 <= min(ids) <= max(ids) < known:
             alien = next(token for token in ids if not 0 <= token < known)
             raise EngineError(f"token id {alien} is outside the vocabulary of {known}")
 
     def plan(self, sequence: SequenceId) -> PrefillPlan:
         """Return how the prompt of ``sequence`` is to be prefilled; its pieces go to :meth:`prefill` in order."""
-        return self._sequence(sequence).plan
+        return self._open.get(sequence).plan
 
     def prefill(self, sequence: SequenceId, piece: Piece) -> PrefillOutcome:
         """Forward the next ``piece`` of the plan and wait for its keys and values.
@@ -137,7 +125,7 @@ class Engine:
             EngineError: an unknown sequence, or a piece that is not the plan's next one.
 
         """
-        state = self._sequence(sequence)
+        state = self._open.get(sequence)
         if piece not in state.plan.pieces or piece.start != state.forwarded:
             raise EngineError(f"sequence {sequence}: piece {piece} is not next in {state.plan} after {state.forwarded}")
         _, forward = self._forward([state], mx.array([state.spec.prompt[piece.start : piece.stop]], dtype=mx.uint32))
@@ -156,7 +144,7 @@ class Engine:
             EngineError: an unknown sequence, or one whose prompt is not prefilled.
 
         """
-        rows, forwards, logits, errors = self._decode([self._ready(sequence) for sequence in batch.rows])
+        rows, forwards, logits, errors = self._decode([self._open.ready(sequence) for sequence in batch.rows])
         rows, logits = fitting(rows, logits, errors)
         tokens, logprobs = sample_rows([row.sampler for row in rows], logits, exact=self._exact)
         for forward in forwards:
@@ -195,7 +183,7 @@ class Engine:
                 changed.
 
         """
-        state = self._sequence(sequence)
+        state = self._open.get(sequence)
         if not 0 <= steps <= len(state.fed):
             raise EngineError(f"sequence {sequence}: cannot take back {steps} steps; {len(state.fed)} are remembered")
         if not steps:
@@ -214,7 +202,7 @@ class Engine:
             EngineError: fewer are held, or the family keeps no prefix of that length.
 
         """
-        self._sequence(sequence)
+        self._open.get(sequence)
         return self._kv.snapshot(sequence, tokens)
 
     def detach(self, sequence: SequenceId, *, keep_kv: bool = True) -> DetachedSequence:
@@ -222,15 +210,7 @@ class Engine:
 
         Without ``keep_kv`` its KV is dropped, and :meth:`recompute` brings it back.
         """
-        state = self._sequence(sequence)
-        kept: DetachedKv
-        if keep_kv:
-            kept = self._kv.detach(sequence)
-        else:
-            kept = CopiedKv([], state.forwarded, released=True)
-            self._kv.drop(sequence)
-        del self._sequences[sequence]
-        return DetachedSequence(state, kept)
+        return self._open.detach(sequence, keep_kv=keep_kv)
 
     def resume(self, detached: DetachedSequence) -> SequenceId:
         """Bring a detached sequence back under a new id; its KV outside is released.
@@ -239,13 +219,7 @@ class Engine:
             OutOfBlocksError: there is no room; ``detached`` can be resumed later.
 
         """
-        state = _outside(detached)
-        sequence = SequenceId(next(self._ids))
-        self._kv.create(sequence, max(state.plan.length, state.forwarded), state.spec.reserve, detached.kv)
-        detached.kv.release()
-        detached.state = None
-        self._sequences[sequence] = replace(state, id=sequence)
-        return sequence
+        return self._open.resume(detached)
 
     def recompute(self, detached: DetachedSequence, tokens: tuple[int, ...]) -> SequenceId:
         """Bring a detached sequence back under a new id without its KV, which is released: prefill it anew.
@@ -257,40 +231,13 @@ class Engine:
             EngineError: another number of tokens precedes its next step's, or see :meth:`check_ids`.
 
         """
-        state = _outside(detached)
-        needed = max(state.forwarded, state.plan.tail.start)
-        if len(tokens) != needed:
-            raise EngineError(f"{len(tokens)} tokens given to recompute a sequence; {needed} precede its next step's")
         self.check_ids(tokens)
-        sequence = SequenceId(next(self._ids))
-        plan = PrefillPlan(len(tokens) + 1, state.spec.chunk, boundary=state.plan.boundary)
-        self._kv.create(sequence, plan.length, state.spec.reserve)
-        detached.kv.release()
-        fed = deque[mx.array](maxlen=UNWIND_LIMIT)
-        detached.state = None
-        spec = replace(state.spec, prompt=(*tokens, 0))  # the tail's place; its token is `next_token`
-        self._sequences[sequence] = replace(state, id=sequence, spec=spec, plan=plan, forwarded=0, fed=fed)
-        return sequence
+        return self._open.recompute(detached, tokens)
 
     def close(self, sequence: SequenceId) -> ClosedSequence:
         """Forget ``sequence`` and free its storage; a step of it that is still queued is of no consequence."""
-        state = self._sequence(sequence)
-        self._kv.drop(sequence)
-        del self._sequences[sequence]
+        state = self._open.close(sequence)
         return ClosedSequence(sequence, state.plan, state.forwarded)
-
-    def _sequence(self, sequence: SequenceId) -> Sequence:
-        try:
-            return self._sequences[sequence]
-        except KeyError:
-            raise EngineError(f"sequence {sequence} is not open") from None
-
-    def _ready(self, sequence: SequenceId) -> Sequence:
-        state = self._sequence(sequence)
-        if state.forwarded < state.plan.tail.start:
-            done = f"{state.forwarded} of {state.plan.tail.start}"
-            raise EngineError(f"sequence {sequence}: {done} prompt tokens prefilled; prefill the rest before a step")
-        return state
 
     def _decode(self, rows: list[Sequence]) -> tuple[list[Sequence], list[KvForward], mx.array, list[RowError]]:
         """Feed every row its next token: the rows that went through, what commits them, logits ``[B, V]``, errors."""
@@ -318,10 +265,3 @@ class Engine:
             logits = self._model(inputs, cache=forward.caches)
         forward.verify()
         return logits, forward
-
-
-def _outside(detached: DetachedSequence) -> Sequence:
-    """Return the state of a sequence that is outside; :attr:`DetachedSequence.state` is None once it came back."""
-    if not isinstance(detached.state, Sequence):
-        raise EngineError("this sequence came back already; a detached sequence is brought back once")
-    return detached.state

@@ -8,7 +8,10 @@ SCHEMA_VERSION = 1
 
 
 class Record(BaseModel):
-    """Frozen and closed: an unknown key is an error, never ignored. Infinity is written as a string."""
+    """Frozen and closed: an unknown key is an error, never ignored. Infinity is written as a string.
+
+    The string under a field describes it, and stands in ``docs/records.md``.
+    """
 
     model_config = ConfigDict(
         frozen=True,
@@ -16,4 +19,5 @@ class Record(BaseModel):
         ser_json_inf_nan="strings",
         populate_by_name=True,
         serialize_by_alias=True,
+        use_attribute_docstrings=True,
     )

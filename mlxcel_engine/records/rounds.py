@@ -16,12 +16,16 @@ Metric = Literal["decode_tok_s", "ttft_ms"]
 
 
 class ArmConfig(Record):
-    """An arm as it was asked for. ``python`` None is the interpreter that runs ``rounds``."""
+    """An arm as it was asked for."""
 
     name: str
+    """What tables call it."""
     flags: list[str]
+    """Of ``bench``."""
     variables: dict[str, str]
+    """Environment variables of its processes."""
     python: str | None
+    """Its interpreter; None is the one that runs ``rounds``."""
 
     @property
     def text(self) -> str:
@@ -35,158 +39,222 @@ class RoundsConfig(Record):
     """What decides which runs there are and what each of them does; a resumed file must have the same."""
 
     arms: list[ArmConfig]
+    """The first one is the reference."""
     model: str
+    """As it was asked for."""
     ctx: list[int]
+    """Prompt tokens, one or more."""
     max_tokens: int
+    """Tokens to generate."""
     extra: list[str]
+    """Bench flags of every arm."""
     rounds: int
+    """How many were asked for."""
     null_every_arm: bool
+    """Every arm runs twice a round, not only the first."""
 
 
 class RoundsHeader(Record):
-    """The first line of a rounds file, begun at ``created`` (UTC)."""
+    """The first line of a rounds file."""
 
     schema_version: int = Field(default=SCHEMA_VERSION, alias="schema")
+    """Version of this form."""
     kind: Literal["rounds"] = "rounds"
+    """What it is a record of."""
     created: datetime
+    """When the file was begun, in UTC."""
     config: RoundsConfig
+    """What was asked for."""
 
 
 class HostState(Record):
-    """What the host did over ``interval_s`` seconds. None where the system does not tell.
-
-    ``others_cpu`` is the CPU use of everything but the run, in cores, time taken by a hypervisor included.
-    ``load`` is the 1-minute load average, our own runs included. ``throttled``: the processor or the GPU is slowed
-    down for heat or power. ``gpu_use_pct`` and ``busiest``, the name of the program that took most, are only read while
-    nothing of ours runs.
-    """
+    """What the host did over some seconds. None where the system does not tell."""
 
     interval_s: float
+    """Seconds that were watched."""
     others_cpu: float
+    """CPU use of everything but the run, in cores, time taken by a hypervisor included."""
     busiest: str | None
+    """The program that took most; only read while nothing of ours runs."""
     load: float
+    """The 1-minute load average, our own runs included."""
     memory_available_pct: float
+    """Of the RAM."""
     swap_used_bytes: int
+    """At the end of the interval."""
     gpu_use_pct: float | None
+    """Only read while nothing of ours runs."""
     throttled: bool | None
+    """The processor or the GPU is slowed down for heat or power."""
     on_battery: bool | None
+    """No power cord."""
 
 
 class Run(Record):
-    """One fresh process. ``null`` runs repeat the arm's flags; ``arm`` is then still the source's name.
-
-    ``round`` and ``position`` count from 0. ``busy`` says why the host counts as busy before or during the run;
-    empty when it was quiet. ``waited_s`` was spent in the host gate. ``lines`` are the bench records as printed, one a
-    measurement; those of a run that crashed or timed out came before that. ``output`` is the end of what a failed run
-    wrote; empty when it went well.
-    """
+    """One fresh process."""
 
     kind: Literal["run"] = "run"
+    """What the line of the file is."""
     round: int
+    """Counted from 0."""
     position: int
+    """In the round, counted from 0."""
     arm: str
+    """Its name; of a null run, the source's."""
     null: bool
+    """It repeats the arm's flags."""
     command: list[str]
+    """Arguments of the process, without the interpreter."""
     started: datetime
+    """In UTC."""
     waited_s: float
+    """Seconds spent in the host gate before it."""
     wall_s: float
+    """Seconds that the process lived."""
     status: RunStatus
+    """How it ended; ``garbage``: it went well and printed no bench record."""
     exit_code: int | None
+    """None after a time-out; beyond 128, a signal ended the process."""
     reason: str
+    """Why it is not ok."""
     output: str
+    """The end of what a failed run wrote; empty when it went well."""
     before: HostState
+    """The host just before it."""
     during: HostState
+    """The host during it."""
     busy: list[str]
+    """Why the host counts as busy before or during it; empty when it was quiet."""
     lines: list[dict[str, Any]]
+    """The bench records as printed, one a measurement; of a run that failed, those that came before that."""
 
 
 class Level(Record):
-    """One arm's own figures in a cell over its ``n`` runs; tok/s or ms, as the metric says."""
+    """One arm's own figures in a cell."""
 
     arm: str
+    """``NAME-null`` for the null runs."""
     null: bool
+    """Whether it is a null arm."""
     path: str
+    """What ran."""
     ctx: int
+    """Prompt tokens."""
     batch: int
+    """Streams at once."""
     metric: Metric
+    """``decode_tok_s`` in tok/s, ``ttft_ms`` in ms; so are the figures."""
     n: int
+    """Runs."""
     median: float
+    """Over the runs."""
     low: float
+    """The least of them."""
     high: float
+    """The most."""
 
 
 class Comparison(Record):
-    """One arm (or null arm) against its reference in one cell, over the ``n`` rounds in which both can be compared.
+    """One arm (or null arm) against its reference in one cell.
 
     Percentages are changes of the metric itself: 100 * (arm / reference - 1), so that a faster arm has a positive
-    change of ``decode_tok_s`` and a negative one of ``ttft_ms``. ``low_pct`` and ``high_pct`` are the range,
-    ``ci_*`` the bootstrap 95 % interval of the median. ``deltas_pct`` has a value a round, None where there is no pair.
-
-    ``counted`` is the number of rounds that a claim may rest on (both runs and the null run there, host quiet),
-    ``counted_median_pct`` the median of their deltas, which the gate judges; ``n`` and its figures are of busy rounds,
-    too. ``ahead`` and ``behind`` say in how many of those that count the arm was faster or slower than the reference
-    and its null run.
-    ``unequal_tokens`` counts pairs left out for their token counts; ``same_tokens`` whether all pairs gave the same
-    token stream, None without a pair. ``rounds_needed`` would probably resolve it; None where nothing is to resolve,
-    or more than the search goes to. ``reason`` says what the verdict rests on.
+    change of ``decode_tok_s`` and a negative one of ``ttft_ms``.
     """
 
     arm: str
+    """``NAME-null`` for a null arm."""
     reference: str
+    """The first arm; of a null arm, its source."""
     null: bool
+    """Whether it is a null arm."""
     path: str
+    """The arm's."""
     reference_path: str
+    """The reference's."""
     ctx: int
+    """Prompt tokens."""
     batch: int
+    """Streams at once."""
     metric: Metric
+    """Which figure is compared."""
     n: int
+    """Rounds in which both can be compared, busy ones too."""
     median_pct: float | None
+    """Over these rounds."""
     low_pct: float | None
+    """The least of them."""
     high_pct: float | None
+    """The most."""
     ci_low_pct: float | None
+    """Lower end of the bootstrap 95 % interval of the median."""
     ci_high_pct: float | None
+    """Its upper end."""
     verdict: VerdictWord
+    """What can be claimed."""
     reason: str
+    """What the verdict rests on."""
     deltas_pct: list[float | None]
+    """A value a round; None where there is no pair."""
     counted: int
+    """Rounds that a claim may rest on: both runs and the null run there, host quiet."""
     counted_median_pct: float | None
+    """The median of their deltas, which the gate judges."""
     ahead: int
+    """In how many of those the arm was faster than the reference and its null run."""
     behind: int
+    """In how many it was slower than both."""
     unequal_tokens: int
+    """Pairs left out for their token counts."""
     same_tokens: bool | None
+    """Whether all pairs gave the same token stream; None without a pair."""
     rounds_needed: int | None
+    """Would probably resolve it; None where nothing is to resolve, or more than the search goes to."""
 
 
 class Drift(Record):
-    """How fast the rounds were beside each other: the median over a round's runs of decode speed / its arm's median.
-
-    In percent, one a round; None where the round has no measurement.
-    """
+    """How fast the rounds were beside each other: the median over a round's runs of decode speed / its arm's median."""
 
     ctx: int
+    """Prompt tokens."""
     batch: int
+    """Streams at once."""
     levels_pct: list[float | None]
+    """Percent, one a round; None where the round has no measurement."""
 
 
 class Threshold(Record):
-    """The threshold of a metric; ``pct`` None where it is automatic and no null pair was measured on a quiet host."""
+    """The threshold of a metric."""
 
     metric: Metric
+    """What it is for."""
     pct: float | None
+    """Percent; None where it is automatic and no null pair was measured on a quiet host."""
     automatic: bool
+    """Set by the null arms."""
 
 
 class RoundsRecord(Record):
-    """A whole rounds file and its summary. ``environment`` is each arm's own, as its first run with a figure has it."""
+    """A whole rounds file and its summary."""
 
     schema_version: int = Field(default=SCHEMA_VERSION, alias="schema")
+    """Version of this form."""
     kind: Literal["rounds"] = "rounds"
+    """What it is a record of."""
     created: datetime
+    """When the file was begun, in UTC."""
     environment: dict[str, dict[str, Any]]
+    """Each arm's own, as its first run with a figure has it."""
     config: RoundsConfig
+    """What was asked for."""
     thresholds: list[Threshold]
+    """One a metric."""
     rows: list[Comparison]
+    """Arms against the first one, null arms against their sources."""
     levels: list[Level]
+    """Each arm's own figures."""
     drift: list[Drift]
+    """Whether the machine kept its speed."""
     notes: list[str]
+    """What a reader should know, in words."""
     runs: list[Run]
+    """Every process, raw."""

@@ -1,9 +1,10 @@
-"""Runs the command in this process or in one of its own, on a tiny checkpoint."""
+"""Runs the command in this process or in one of its own, on a tiny checkpoint or over a fake bench."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from mlxcel_engine.cli.main import main
@@ -14,6 +15,13 @@ RUN = "import sys; from mlxcel_engine.cli.main import main; sys.exit(main(sys.ar
 
 def parity(checkpoint: str, *options: str) -> int:
     return main(["parity", "-m", checkpoint, "-p", "to be or not", "-n", "8", *options])
+
+
+def rounds_arguments(fake: str, folder: Path, *options: str, a: str = "", b: str = "", rounds: int = 5) -> list[str]:
+    """``rounds`` of two arms with the interpreter ``fake``, which stands for the real bench."""
+    arms = ["--arm", f"a={fake} --path cli {a}", "--arm", f"b={fake} --path engine {b}"]
+    size = ["--ctx", "256", "-n", "32", "--rounds", str(rounds)]
+    return ["rounds", *arms, *size, "--out", str(folder / "r.jsonl"), *options]
 
 
 def one_line(text: str) -> str:

@@ -13,6 +13,7 @@ import pytest
 from mlxcel_engine.cli.main import main
 from mlxcel_engine.records.bench import BenchRecord
 from tests.bench.scripts import MODEL, write_script
+from tests.cli.command import one_line
 from tests.loaded import write_checkpoint
 from tests.snapshots import check_snapshot
 
@@ -22,22 +23,9 @@ if TYPE_CHECKING:
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_checkpoint(tmp_path_factory.mktemp("models") / "tiny-llama"))
-
-
 def fake(tmp_path: Path, *options: str, **changes: Any) -> int:
     file = write_script(tmp_path / "rig.json", **changes)
     return main(["bench", "--fake-path", str(file), "--ctx", "100", "-n", "5", *options])
-
-
-def one_line(text: str) -> str:
-    """The error line of ``text``; nothing else may look like one, and there is no traceback."""
-    lines = [line for line in text.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1
-    assert "Traceback" not in text
-    return lines[0]
 
 
 def test_the_whole_output(tmp_path: Path, capsys: Capture) -> None:

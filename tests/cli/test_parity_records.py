@@ -20,13 +20,17 @@ def test_a_run_that_is_killed_leaves_its_rows_marked_incomplete(
     number: signal.Signals, checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "out.json"
-    with start(checkpoint, "-n", "200", "--json", str(file), stdout=subprocess.DEVNULL) as process:
+    paths = ("--paths", "cli,mlx-server,engine")
+    with start(checkpoint, "-n", "200", *paths, "--json", str(file), stdout=subprocess.DEVNULL) as process:
         wait_for("seeded, prompt-1: mlx-server", process)
         process.send_signal(number)
     record = ParityRecord.model_validate_json(file.read_text())
     assert not record.complete
-    assert [row.case for row in record.rows] == ["greedy"] * 10
-    assert [stream.path for stream in record.streams] == [*PATHS, "cli"]
+    assert [(row.case, row.left, row.right) for row in record.rows] == [
+        ("greedy", "cli", "mlx-server"),
+        ("greedy", "cli", "engine"),
+    ]
+    assert [stream.path for stream in record.streams] == ["cli", "mlx-server", "engine", "cli"]
     assert main(["parity", "--from", str(file)]) == 0
     assert "incomplete: the run was stopped before its end" in capsys.readouterr().out
     assert main(["parity", "--from", str(file), "--expect-identical"]) == 3

@@ -13,6 +13,7 @@ from tests.conformance.traces import (
     RAGGED,
     STEPS,
     Gap,
+    References,
     Row,
     engine_alone,
     engine_rows,
@@ -20,7 +21,6 @@ from tests.conformance.traces import (
     mlx_lm_rows,
     prompt,
     solo,
-    solo_rows,
     widest,
 )
 from tests.tiny import tiny_model
@@ -79,6 +79,7 @@ class FamilyRow:
 def measure(name: str) -> FamilyRow:
     """Measure the family ``name``; what raises is a verdict, not an end."""
     model = tiny_model(name)
+    references = References(model)
     found = families.architectures(model)
     own = sorted(found, key=lambda family: (family != _family(model), family))
     support = families.family_support(model)
@@ -87,10 +88,10 @@ def measure(name: str) -> FamilyRow:
         tuple(own),
         "batched" if support.batched else support.reason,
         _verdict(lambda: _alone(model)),
-        _verdict(lambda: _in_batches(model)),
-        _paged(model),
+        _verdict(lambda: _in_batches(references)),
+        _paged(references),
         forced_view(name),
-        _verdict(lambda: widest(mlx_lm_rows(model), solo_rows(model))),
+        _verdict(lambda: widest(mlx_lm_rows(model), references.of())),
     )
 
 
@@ -100,7 +101,7 @@ def forced_view(name: str, seeds: tuple[int, ...] = SEEDS) -> Verdict:
     with _forced(models[0]):
         if not families.family_support(models[0]).batched:
             return Verdict(NONE)
-        return _verdict(lambda: _worst([_in_batches(model) for model in models]))
+        return _verdict(lambda: _worst([_in_batches(References(model)) for model in models]))
 
 
 def proven(rows: list[FamilyRow]) -> frozenset[str]:
@@ -127,18 +128,18 @@ def _alone(model: nn.Module) -> Gap:
     return _worst([gap(exact) for exact in (True, False)])
 
 
-def _paged(model: nn.Module) -> Verdict:
-    support = supports_paged_decode(model)
+def _paged(references: References) -> Verdict:
+    support = supports_paged_decode(references.model)
     if not support.ok:
         return Verdict(NONE, support.reason)
 
-    return _verdict(lambda: _in_batches(model, "paged"))
+    return _verdict(lambda: _in_batches(references, "paged"))
 
 
-def batch_gap(model: nn.Module, storage: Storage, rows: tuple[Row, ...], exact: bool) -> Gap:
+def batch_gap(references: References, storage: Storage, rows: tuple[Row, ...], exact: bool) -> Gap:
     """Run ``rows`` in one engine; at last, paged KV keeps right books and holds nothing."""
-    engine = Engine(model, EngineConfig(storage, exact=exact))
-    gap = widest(engine_rows(engine, rows), solo_rows(model, rows))
+    engine = Engine(references.model, EngineConfig(storage, exact=exact))
+    gap = widest(engine_rows(engine, rows), references.of(rows))
     store = engine._kv
     if storage == "paged":
         assert isinstance(store, PagedKv)
@@ -147,8 +148,8 @@ def batch_gap(model: nn.Module, storage: Storage, rows: tuple[Row, ...], exact: 
     return gap
 
 
-def _in_batches(model: nn.Module, storage: Storage = "dense") -> Gap:
-    return _worst([batch_gap(model, storage, rows, exact) for rows in (RAGGED, EQUAL) for exact in (True, False)])
+def _in_batches(references: References, storage: Storage = "dense") -> Gap:
+    return _worst([batch_gap(references, storage, rows, exact) for rows in (RAGGED, EQUAL) for exact in (True, False)])
 
 
 def _worst(gaps: list[Gap]) -> Gap:

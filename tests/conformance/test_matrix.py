@@ -18,7 +18,7 @@ from mlxcel_engine.engine.kv.groups import Span
 from tests.conformance.configs import CONFIGS, PARTS, UNRUNNABLE, tiny_config
 from tests.conformance.matrix import main, parse, render
 from tests.conformance.measure import FamilyRow, Verdict, batch_gap, measure, proven
-from tests.conformance.traces import RAGGED, solo
+from tests.conformance.traces import RAGGED, References, solo
 from tests.faults import strided_short
 from tests.tiny import tiny_model
 
@@ -81,9 +81,10 @@ def test_every_family_on_plain_caches_that_is_not_batched_has_its_reason() -> No
 def test_a_batched_row_is_right_over_dense_and_paged_kv(name: str) -> None:
     model = tiny_model(name)
     assert supports_paged_decode(model).ok
-    assert batch_gap(model, "dense", RAGGED, exact=True).close
-    assert batch_gap(model, "dense", RAGGED, exact=False).close
-    assert batch_gap(model, "paged", RAGGED, exact=False).close
+    references = References(model)
+    assert batch_gap(references, "dense", RAGGED, exact=True).close
+    assert batch_gap(references, "dense", RAGGED, exact=False).close
+    assert batch_gap(references, "paged", RAGGED, exact=False).close
 
 
 @pytest.mark.parametrize("name", WHOLE)

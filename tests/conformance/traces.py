@@ -13,6 +13,8 @@ from mlxcel_engine.engine import Engine, EngineConfig, SequenceId, SequenceSpec,
 from tests.conformance.configs import VOCAB
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import mlx.nn as nn
 
 STEPS = 12
@@ -36,6 +38,7 @@ class Row:
 
 RAGGED = (Row(3, tokens=8), Row(12), Row(40), Row(1, joins=4))
 EQUAL = (Row(9, seed=1), Row(9, seed=2))  # rows of one length share one offset
+Step = tuple[int, np.ndarray]  # token, logprobs
 Trace = tuple[list[int], list[np.ndarray]]
 _Key = TypeVar("_Key")
 _MANY = 200  # iterations
@@ -63,12 +66,48 @@ def prompt(length: int, seed: int = 7) -> tuple[int, ...]:
     return tuple(int(i) for i in np.random.default_rng(seed + length).integers(0, VOCAB, length))
 
 
-def solo(model: Any, ids: tuple[int, ...], steps: int = STEPS, chunk: int = 2048) -> Trace:
-    tokens, rows = [], []
+class LazyTrace:
+    """A trace whose steps are made when they are asked for, once each."""
+
+    def __init__(self, steps: Iterator[Step]) -> None:
+        self._steps = steps
+        self._made: list[Step] = []
+
+    def __getitem__(self, index: int) -> Step:
+        while len(self._made) <= index:
+            self._made.append(next(self._steps))
+        return self._made[index]
+
+    def tokens(self, count: int) -> list[int]:
+        """The first ``count`` of them."""
+        return [self[index][0] for index in range(count)]
+
+
+class References:
+    """What rows of a model should give: each alone under ``generate_step``, run once."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self._traces: dict[Row, Trace] = {}
+
+    def of(self, rows: tuple[Row, ...] = RAGGED) -> dict[Row, Trace]:
+        for row in rows:
+            if row not in self._traces:
+                self._traces[row] = solo(self.model, row.prompt, row.tokens, CHUNK)
+        return {row: self._traces[row] for row in rows}
+
+
+def solo_steps(model: Any, ids: tuple[int, ...], steps: int = STEPS, chunk: int = 2048) -> Iterator[Step]:
     for token, logprobs in generate_step(mx.array(ids), model, max_tokens=steps, prefill_step_size=chunk):
-        tokens.append(int(token))
-        rows.append(np.array(logprobs.astype(mx.float32)))
-    return tokens, rows
+        yield int(token), np.array(logprobs.astype(mx.float32))
+
+
+def solo(model: Any, ids: tuple[int, ...], steps: int = STEPS, chunk: int = 2048) -> Trace:
+    trace: Trace = ([], [])
+    for token, logprobs in solo_steps(model, ids, steps, chunk):
+        trace[0].append(token)
+        trace[1].append(logprobs)
+    return trace
 
 
 def engine_alone(model: nn.Module, ids: tuple[int, ...], chunk: int, exact: bool = True) -> Trace:
@@ -118,11 +157,6 @@ def mlx_lm_rows(model: nn.Module, rows: tuple[Row, ...] = RAGGED) -> dict[Row, T
     finally:
         generator.close()
     raise RuntimeError("BatchGenerator did not finish the rows")
-
-
-def solo_rows(model: nn.Module, rows: tuple[Row, ...] = RAGGED) -> dict[Row, Trace]:
-    """Run the rows one by one, each alone under ``generate_step``."""
-    return {row: solo(model, row.prompt, row.tokens, CHUNK) for row in rows}
 
 
 def gap(trace: Trace, reference: Trace) -> Gap:

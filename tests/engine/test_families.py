@@ -16,11 +16,11 @@ from tests.conformance.traces import (
     EQUAL,
     RAGGED,
     TOLERANCE,
+    References,
     engine_alone,
     engine_rows,
     prompt,
     solo,
-    solo_rows,
     widest,
 )
 from tests.faults import strided_short
@@ -63,7 +63,7 @@ def test_a_batch_of_one_is_bitwise_generate_step(name: str) -> None:
 def test_rows_of_a_batch_equal_solo(name: str, rows: Any) -> None:
     model = tiny_model(name)
     engine = Engine(model, EngineConfig(exact=False))
-    found = widest(engine_rows(engine, rows), solo_rows(model, rows))
+    found = widest(engine_rows(engine, rows), References(model).of(rows))
     assert found.first is None
     assert found.largest <= TOLERANCE
 
@@ -122,4 +122,4 @@ def test_a_wrong_view_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: with one row's keys read one token short, the comparison above fails."""
     monkeypatch.setattr(dense, "strided", strided_short)
     model = tiny_model("llama")
-    assert not widest(engine_rows(Engine(model, EngineConfig(exact=False))), solo_rows(model)).close
+    assert not widest(engine_rows(Engine(model, EngineConfig(exact=False))), References(model).of()).close

@@ -98,6 +98,14 @@ def test_a_sequence_whose_kv_was_dropped_goes_on_after_it_was_made_anew(
 
 
 @pytest.mark.parametrize(("model", "storage"), [("llama", "dense"), ("llama", "paged"), ("lfm2", "dense")])
+def test_a_sequence_of_one_token_has_nothing_to_make_anew(model: str, storage: Storage) -> None:
+    engine = Engine(tiny_model(model), EngineConfig(storage))
+    again = engine.recompute(engine.detach(engine.open(SequenceSpec(IDS[:1])), keep_kv=False), ())
+    assert engine.plan(again).pieces == ()
+    assert tokens(engine, again, 12) == solo(tiny_model(model), IDS[:1])[0]
+
+
+@pytest.mark.parametrize(("model", "storage"), [("llama", "dense"), ("llama", "paged"), ("lfm2", "dense")])
 def test_room_is_counted_in_blocks(model: str, storage: Storage) -> None:
     engine = Engine(tiny_model(model), EngineConfig(storage, 9 if storage == "paged" else None))
     assert (engine.kv_usage.used, engine.kv_usage.nbytes) == (0, 0)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import random
-import subprocess
-import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import psutil
 import pytest
 from mlx_lm.models import llama
 
@@ -32,11 +27,9 @@ from mlxcel_engine.engine.kv.paged import PagedKv
 from mlxcel_engine.engine.kv.store import DetachedKv
 from mlxcel_engine.engine.sampling.row import UNWIND_LIMIT
 from tests.conformance.configs.common import COMMON
+from tests.leaks import GROWTH, grown, growth
 
-ROOT = Path(__file__).parents[2]
 VOCAB, LONGEST = 64, 96
-SETTLED = 2_000  # steps until everything has reached its size
-GROWTH = 5 * 2**20  # bytes allowed after that
 SIZES = {
     "hidden_size": 16,
     "num_hidden_layers": 1,
@@ -89,7 +82,7 @@ class Traffic:
                     self.leave(row)
 
     def fed_next(self, row: SequenceId) -> int:
-        token: Any = self.engine._sequences[row].next_token.item()
+        token: Any = self.engine._open.get(row).next_token.item()
         return int(token)
 
     def join(self) -> None:
@@ -146,29 +139,14 @@ class Traffic:
         self.done[what] = self.done.get(what, 0) + 1
 
 
-def resident() -> int:
-    gc.collect()
-    mx.synchronize()
-    mx.clear_cache()
-    return int(psutil.Process().memory_info().rss)
-
-
 def serve(storage: Storage, steps: int, settled: int, leak: int) -> int:
-    """Run traffic, check that nothing is left, and return by how many bytes resident memory grew once settled.
-
-    ``leak`` bytes a step are held on to: the negative control.
-    """
+    """Run traffic, check that nothing is left, and return by how many bytes memory grew once settled."""
     engine = Engine(smallest_model(), EngineConfig(storage=storage))
     traffic = Traffic(engine, random.Random(1))
-    traffic.run(settled)
-    before, leaked = resident(), []
-    for _ in range(steps - settled):
-        traffic.run(1)
-        leaked.append(b"x" * leak)
-    grown = resident() - before
+    grew = growth(traffic.run, steps, settled, leak)
     assert min(traffic.done.values()) > steps // 200, traffic.done
     traffic.end()
-    assert engine._sequences == {}
+    assert engine.open_sequences == 0
     store = engine._kv
     if isinstance(store, PagedKv):
         store.check_integrity()
@@ -177,23 +155,21 @@ def serve(storage: Storage, steps: int, settled: int, leak: int) -> int:
     else:
         assert isinstance(store, DenseKv)
         assert store._slabs == {}
-    return grown
-
-
-def grown(storage: Storage, steps: int, settled: int = SETTLED, leak: int = 0) -> int:
-    """:func:`serve` in a process of its own: what other tests have freed would hide a leak here."""
-    call = f"print(serve({storage!r}, {steps}, {settled}, {leak}))"
-    code = f"import mlxcel_engine; from tests.engine.test_memory import serve; {call}"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout)
+    return grew
 
 
 @pytest.mark.parametrize("storage", ["dense", "paged"])
 def test_memory_stays_flat_while_rows_come_and_go(storage: Storage) -> None:
-    assert grown(storage, 20_000) < GROWTH
+    assert grown(__name__, storage, 4_500) < GROWTH
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("storage", ["dense", "paged"])
+def test_memory_stays_flat_over_20000_steps(storage: Storage) -> None:
+    assert grown(__name__, storage, 20_000) < GROWTH
 
 
 def test_a_leak_is_seen() -> None:
     """Negative control: 10,000 bytes a step over 800 steps."""
-    assert grown("dense", 1_200, settled=400, leak=10_000) > GROWTH
+    assert grown(__name__, "dense", 1_200, settled=400, leak=10_000) > GROWTH

@@ -184,7 +184,7 @@ def test_a_prefix_of_the_whole_prompt_or_of_another_storage_is_refused_and_nothi
         paged.open(SequenceSpec(PROMPT), paged.snapshot(donor, 37))
     with pytest.raises(EngineError, match="of another storage"):
         dense.open(SequenceSpec(PROMPT), paged.snapshot(donor, 8))
-    assert dense._sequences == {}
+    assert dense.open_sequences == 0
     assert isinstance(dense._kv, DenseKv)
     assert dense._kv._slabs == {}
 

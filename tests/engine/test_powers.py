@@ -14,7 +14,7 @@ from mlx_lm.models.activations import swiglu
 
 from mlxcel_engine.engine import Engine, EngineConfig, dispatch, powers
 from mlxcel_engine.engine.powers import Rotations
-from tests.conformance.traces import engine_rows, solo_rows, widest
+from tests.conformance.traces import References, engine_rows, widest
 from tests.tiny import tiny_model
 
 BASE = 100_000.0
@@ -89,7 +89,7 @@ def test_only_forwards_that_need_not_be_exact_use_powers(monkeypatch: pytest.Mon
     model: Any = tiny_model("llama")
     engine_rows(Engine(model, EngineConfig(exact=True)))
     model(mx.array([[1]]))
-    solo_rows(model)
+    References(model).of()
     assert seen == []
     engine_rows(Engine(model, EngineConfig(exact=False)))
     assert set(seen) == {"swiglu", "rope"}
@@ -123,7 +123,7 @@ def test_a_wrong_rotation_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(powers, "_rotation", back)
     model = tiny_model("llama")
-    assert not widest(engine_rows(Engine(model, EngineConfig(exact=False))), solo_rows(model)).close
+    assert not widest(engine_rows(Engine(model, EngineConfig(exact=False))), References(model).of()).close
 
 
 def test_a_wrong_activation_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,4 +131,4 @@ def test_a_wrong_activation_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     made = powers.swiglu
     monkeypatch.setattr(powers, "swiglu", lambda gate, x: made(gate, x) * 1.01)
     model = tiny_model("llama")
-    assert not widest(engine_rows(Engine(model, EngineConfig(exact=False))), solo_rows(model)).close
+    assert not widest(engine_rows(Engine(model, EngineConfig(exact=False))), References(model).of()).close

@@ -23,7 +23,7 @@ from mlxcel_engine.engine.kv.store import DetachedKv
 from mlxcel_engine.engine.sampling.row import UNWIND_LIMIT
 from mlxcel_engine.engine.types import RowOutput
 from mlxcel_engine.errors import EngineError
-from tests.conformance.traces import TOLERANCE, Trace, prompt, solo
+from tests.conformance.traces import TOLERANCE, LazyTrace, prompt, solo_steps
 from tests.tiny import tiny_model
 
 MODELS = ("llama", "qwen3")
@@ -44,9 +44,9 @@ def model_of(name: str) -> nn.Module:
 
 
 @cache
-def alone(name: str, ids: tuple[int, ...]) -> Trace:
-    """The trace of a prompt under ``generate_step``; made once for each."""
-    return solo(model_of(name), ids, STEPS, chunk=16)
+def alone(name: str, ids: tuple[int, ...]) -> LazyTrace:
+    """The trace of a prompt under ``generate_step``; one for each."""
+    return LazyTrace(solo_steps(model_of(name), ids, STEPS, chunk=16))
 
 
 @contextmanager
@@ -66,7 +66,7 @@ class Row:
     """``held`` tokens have KV, ``done`` tokens were drawn, ``memory`` of them can be taken back."""
 
     prompt: tuple[int, ...]
-    trace: Trace = field(repr=False)
+    trace: LazyTrace = field(repr=False)
     held: int
     done: int = 0
     memory: int = 0
@@ -78,12 +78,13 @@ class Row:
     @property
     def tokens(self) -> tuple[int, ...]:
         """The tokens whose KV is held."""
-        return (*self.prompt, *self.trace[0])[: self.held]
+        return (*self.prompt, *self.trace.tokens(self.done))[: self.held]
 
     def check(self, output: RowOutput) -> None:
         """Compare the next draw with the run alone."""
-        assert output.token == self.trace[0][self.done]
-        difference = np.abs(np.array(output.logprobs) - self.trace[1][self.done]).max()
+        token, logprobs = self.trace[self.done]
+        assert output.token == token
+        difference = np.abs(np.array(output.logprobs) - logprobs).max()
         assert difference <= TOLERANCE
         self.done, self.held, self.memory = self.done + 1, self.held + 1, min(self.memory + 1, UNWIND_LIMIT)
 
@@ -272,7 +273,7 @@ class Schedule(RuleBasedStateMachine):
     def the_books_are_right(self) -> None:
         if not hasattr(self, "engine"):
             return
-        assert set(self.engine._sequences) == set(self.rows)
+        assert set(self.engine._open.states) == set(self.rows)
         assert all(self.engine._kv.length(sequence) == row.held for sequence, row in self.rows.items())
         if isinstance(self.engine._kv, PagedKv):
             self.engine._kv.check_integrity()

@@ -26,12 +26,12 @@ from mlxcel_engine.engine.kv.own import OwnCaches
 from mlxcel_engine.engine.kv.paged import PagedKv
 from mlxcel_engine.scheduler import BatchScheduler, Request, RequestHandle, RequestResult
 from mlxcel_engine.scheduler.inbox import Mode
-from tests.conformance.traces import TOLERANCE, Trace
+from tests.conformance.traces import TOLERANCE, LazyTrace, Step
 from tests.tiny import tiny_model
 
 CHUNK = 16
 LONGEST = 60  # generated tokens of a reference
-TRACES: dict[tuple[str, tuple[int, ...], str], Trace] = {}
+TRACES: dict[tuple[str, tuple[int, ...], str], LazyTrace] = {}
 SEEDED = resolve_sampling(SamplingConfig.seeded(5).model_copy(update={"dry_sequence_breakers": ()}))
 MIROSTAT = resolve_sampling(SamplingConfig(temperature=1.0, mirostat=2, seed=5))
 SAMPLINGS = {"greedy": GREEDY, "seeded": SEEDED, "mirostat": MIROSTAT}
@@ -56,21 +56,18 @@ def engine_of(kind: str, blocks: int | None = None) -> Engine:
     return Engine(model_of(name))
 
 
-def alone(name: str, ids: tuple[int, ...], sampling: ResolvedSampling = GREEDY) -> Trace:
-    """The trace of a request on a dense engine of its own; made once for each."""
+def alone(name: str, ids: tuple[int, ...], sampling: ResolvedSampling = GREEDY) -> LazyTrace:
+    """The trace of a request on a dense engine of its own; one for each."""
     key = (name, ids, sampling.config.model_dump_json())
     if key not in TRACES:
-        TRACES[key] = made_alone(name, ids, sampling)
+        TRACES[key] = LazyTrace(steps_alone(name, ids, sampling))
     return TRACES[key]
 
 
-def made_alone(name: str, ids: tuple[int, ...], sampling: ResolvedSampling) -> Trace:
-    trace: Trace = ([], [])
+def steps_alone(name: str, ids: tuple[int, ...], sampling: ResolvedSampling) -> Iterator[Step]:
     spec = SequenceSpec(ids, sampling, CHUNK)
     for step in generate(Engine(model_of(name)), spec, StopRules(frozenset(), LONGEST)):
-        trace[0].append(step.token)
-        trace[1].append(np.array(step.logprobs))
-    return trace
+        yield step.token, np.array(step.logprobs)
 
 
 class Driven(BatchScheduler):
@@ -106,13 +103,14 @@ def rules(tokens: int, eos: tuple[int, ...] = ()) -> StopRules:
 
 def check(handle: RequestHandle, name: str, request: Request) -> RequestResult:
     """The tokens so far, and their logprobs if they were asked for, are those of the request alone."""
-    ids, logprobs = alone(name, request.prompt, request.sampling)
+    expected = alone(name, request.prompt, request.sampling)
     for index, event in enumerate(handle._events):
-        assert (event.index, event.token) == (index, ids[index])
+        token, logprobs = expected[index]
+        assert (event.index, event.token) == (index, token)
         if event.logprobs is not None:
-            assert np.abs(np.array(event.logprobs) - logprobs[index]).max() <= TOLERANCE
+            assert np.abs(np.array(event.logprobs) - logprobs).max() <= TOLERANCE
     result = handle.wait(0)
-    assert list(result.tokens) == ids[: len(result.tokens)]
+    assert list(result.tokens) == expected.tokens(len(result.tokens))
     if result.timings.admitted is not None and result.finish is not None:
         steps = result.forwarded - result.recomputed - (result.prompt_tokens - 1 - result.adopted)
         assert 0 <= steps - len(result.tokens) <= 1, "forwarded tokens do not add up"

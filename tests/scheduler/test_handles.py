@@ -41,7 +41,7 @@ def text_of(tokens: list[int]) -> str:
 
 def test_text_stops_at_a_stop_string_and_at_an_eos() -> None:
     model, ids = model_of("llama"), prompt(9)
-    whole = alone("llama", ids)[0]
+    whole = alone("llama", ids).tokens(50)
     eos = whole[20]
     before = whole[: whole.index(eos)]
     text = text_of(before)
@@ -69,14 +69,14 @@ def test_a_reader_that_comes_late_and_one_that_never_comes() -> None:
         read = scheduler.submit(Request(prompt(5), rules(50)))
         assert read.result(60).finish_reason == "length"
         del unread
-    assert [event.token for event in read] == [event.token for event in read] == alone("llama", prompt(5))[0][:50]
+    assert [event.token for event in read] == [event.token for event in read] == alone("llama", prompt(5)).tokens(50)
 
 
 def test_handles_can_be_awaited_and_iterated_in_an_event_loop() -> None:
     async def client(scheduler: BatchScheduler) -> None:
         handle = scheduler.submit(Request(prompt(12), rules(30)))
         tokens = [event.token async for event in handle]
-        assert tokens == alone("llama", prompt(12))[0][:30]
+        assert tokens == alone("llama", prompt(12)).tokens(30)
         result, other = await asyncio.gather(handle, scheduler.submit(Request(prompt(3), rules(9))))
         assert list(result.tokens) == tokens
         assert len(other.tokens) == 9

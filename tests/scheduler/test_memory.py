@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
 from mlxcel_engine.engine import GREEDY, Engine, EngineConfig
 from mlxcel_engine.engine.config import Storage
 from mlxcel_engine.scheduler import Request, RequestHandle, SchedulerConfig
-from tests.engine.test_memory import GROWTH, MIROSTAT, PENALIZED, SETTLED, VOCAB, resident, smallest_model
+from tests.engine.test_memory import MIROSTAT, PENALIZED, VOCAB, smallest_model
+from tests.leaks import GROWTH, grown, growth
 from tests.scheduler.driven import Driven, check_nothing_left, rules
 
-ROOT = Path(__file__).parents[2]
 BLOCKS = 12
 
 
@@ -60,10 +57,7 @@ class Churn:
 
 
 def serve(storage: Storage, ticks: int, settled: int, leak: int) -> int:
-    """Run the churn, check that the counters add up and nothing is left, and return the growth in bytes once settled.
-
-    ``leak`` bytes a tick are held on to: the negative control.
-    """
+    """Run the churn, check that the counters add up and nothing is left, and return by how many bytes memory grew."""
     engine = Engine(smallest_model(), EngineConfig(storage, BLOCKS if storage == "paged" else None))
     config = SchedulerConfig(
         max_batch=4,
@@ -74,12 +68,7 @@ def serve(storage: Storage, ticks: int, settled: int, leak: int) -> int:
         prompt_cache_bytes=30_000,
     )
     churn = Churn(Driven(engine, config), random.Random(1))
-    churn.run(settled)
-    before, leaked = resident(), []
-    for _ in range(ticks - settled):
-        churn.run(1)
-        leaked.append(b"x" * leak)
-    grown = resident() - before
+    grew = growth(churn.run, ticks, settled, leak)
     churn.scheduler.finish()
     for handle in churn.live:
         churn.count(handle)
@@ -96,30 +85,21 @@ def serve(storage: Storage, ticks: int, settled: int, leak: int) -> int:
         metrics.cancelled,
     )
     assert min(rare) > ticks // 1_000, metrics
-    return grown
-
-
-def grown(storage: Storage, ticks: int, settled: int, leak: int = 0) -> int:
-    """:func:`serve` in a process of its own: what other tests have freed would hide a leak here."""
-    call = f"print(serve({storage!r}, {ticks}, {settled}, {leak}))"
-    code = f"import mlxcel_engine; from tests.scheduler.test_memory import serve; {call}"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout)
+    return grew
 
 
 @pytest.mark.parametrize("storage", ["dense", "paged"])
 def test_memory_stays_flat_while_requests_come_and_go(storage: Storage) -> None:
-    assert grown(storage, 3_500, SETTLED) < GROWTH
+    assert grown(__name__, storage, 3_500) < GROWTH
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("storage", ["dense", "paged"])
 def test_memory_stays_flat_over_20000_ticks(storage: Storage) -> None:
-    assert grown(storage, 20_000, SETTLED) < GROWTH
+    assert grown(__name__, storage, 20_000) < GROWTH
 
 
 def test_a_leak_is_seen() -> None:
     """Negative control: 10,000 bytes a tick over 800 ticks."""
-    assert grown("dense", 1_200, settled=400, leak=10_000) > GROWTH
+    assert grown(__name__, "dense", 1_200, settled=400, leak=10_000) > GROWTH

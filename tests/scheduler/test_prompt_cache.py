@@ -261,7 +261,7 @@ def test_caches_that_a_step_left_half_way_are_not_kept(monkeypatch: pytest.Monke
     """The step queued ahead of a row's last token fails in its last layer: the layers before it are a token longer."""
     cached = Cached("hybrid")
     ids = prompt(20)
-    eos = alone(cached.name, ids)[0][5]
+    eos = alone(cached.name, ids)[5][0]
     handle = cached.scheduler.submit(Request(ids, rules(12, (eos,))))
     engine = cached.scheduler._engine
     real, forwards = engine._model, []
@@ -280,6 +280,6 @@ def test_caches_that_a_step_left_half_way_are_not_kept(monkeypatch: pytest.Monke
     assert cached.scheduler.metrics.cache_failures == 1
     monkeypatch.undo()
     assert before == 0
-    again = cached.run((*ids, *alone(cached.name, ids)[0][:6], 7))
+    again = cached.run((*ids, *alone(cached.name, ids).tokens(6), 7))
     assert again.adopted == 19  # what was kept at the boundary, and no more
     cached.end()

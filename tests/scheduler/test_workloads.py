@@ -53,7 +53,7 @@ def crowd_of_64(kind: str, scheduler: BatchScheduler, pause: Callable[[float], o
     for _ in range(64):
         request = Request(
             draw.choice((STEM, prompt(60, seed=2)))[: draw.choice(LENGTHS)],
-            rules(draw.randint(1, 50), draw.choice(((), (alone(KINDS[kind][0], STEM[:5])[0][7],)))),
+            rules(draw.randint(1, 50), draw.choice(((), (alone(KINDS[kind][0], STEM[:5])[7][0],)))),
             draw.choice(list(SAMPLINGS.values())),
             priority=draw.randint(-1, 1),
             cache_key=draw.choice(("", "", None)),

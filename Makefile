@@ -5,6 +5,8 @@ CTX ?= 256 8192
 # ARMS is what rounds compares, quoted as on its command line; OUT is its file.
 ARMS ?= --arm cli="--path cli" --arm engine="--path engine"
 OUT ?= rounds.jsonl
+# BASE is the revision that verify-regression compares this checkout with.
+BASE ?= main~1
 PYTHON ?= $(or $(shell command -v python3.11),python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -20,10 +22,10 @@ else
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine-parity bench-engine bench-rounds families test test-checkpoint test-long verify-fmt verify clean
+.PHONY: help setup engine-parity bench-engine bench-rounds families test test-checkpoint test-long verify-fmt verify verify-regression clean
 
 help: ## List the targets.
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## Make the virtual environment in .venv and install the project (once).
 
@@ -62,6 +64,9 @@ verify-fmt: $(STAMP) ## Check formatting and lint.
 verify: verify-fmt ## Check format, lint, types, and run the default tests.
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+verify-regression: $(STAMP) ## Exit 1 if this checkout decodes MODEL slower than the revision BASE (main~1).
+	$(BIN)/python -m benchmarks.regression --base '$(BASE)' -m '$(MODEL)' $(ARGS)
 
 clean: ## Remove the virtual environment and the tools' caches.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

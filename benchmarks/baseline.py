@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from benchmarks.cells import Cell
 
     Run = Callable[[Sequence[str]], int]
-_FAILED = 3
+_FAILED, _INTERRUPTED = 3, 130
 
 
 def run_command(words: Sequence[str]) -> int:
@@ -54,6 +55,9 @@ def main(arguments: Sequence[str] | None = None, run: Run = run_command) -> int:
     except MlxcelError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        print("error: interrupted; run it again to go on", file=sys.stderr)
+        return _INTERRUPTED
 
 
 def listing(folder: Path, cells: Sequence[Cell]) -> str:
@@ -71,7 +75,7 @@ def make(folder: Path, cells: Sequence[Cell], run: Run) -> int:
     """Run each of ``cells`` that is not complete and write the page after it; goes on after one that failed."""
     folder.mkdir(parents=True, exist_ok=True)
     failed = [cell.name for cell in cells if not cell.done(folder / cell.file) and not _make_one(folder, cell, run)]
-    write_whole(folder.with_name(f"{folder.name}.md"), render(folder))
+    _write_page(folder)
     if failed:
         print(f"error: failed: {', '.join(failed)}; what they measured stays, run this again", file=sys.stderr)
     return _FAILED if failed else 0
@@ -82,13 +86,24 @@ def _make_one(folder: Path, cell: Cell, run: Run) -> bool:
     words = cell.options(str(folder / cell.file))
     print(f"{cell.name} (about {cell.minutes} min): mlxcel-engine {shlex.join(words)}", file=sys.stderr, flush=True)
     begun = time.monotonic()
-    code = run(words)
-    seconds = wall_times(folder)
-    seconds[cell.name] = round(seconds.get(cell.name, 0.0) + time.monotonic() - begun, 1)
-    write_whole(folder / WALL, json.dumps(seconds, indent=1) + "\n")
+    try:
+        return run(words) == 0
+    finally:  # a run that is interrupted took its time, too
+        seconds = wall_times(folder)
+        seconds[cell.name] = round(seconds.get(cell.name, 0.0) + time.monotonic() - begun, 1)
+        write_whole(folder / WALL, json.dumps(seconds, indent=1) + "\n")
+        _write_page(folder)
+
+
+def _write_page(folder: Path) -> None:
     write_whole(folder.with_name(f"{folder.name}.md"), render(folder))
-    return code == 0
+
+
+def _terminate(number: int, frame: object) -> None:  # noqa: ARG001 - what a handler is given
+    """Leave as on Ctrl-C, so that the command under way ends with this process."""
+    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _terminate)
     sys.exit(main())

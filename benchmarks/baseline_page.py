@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from benchmarks.cells import CELLS, THRESHOLD_CELL, ParityCell, RoundsCell, command_line
+from benchmarks.cells import CELLS, THRESHOLD_CELL, ParityCell, RoundsCell, command_line, read_parity
 from benchmarks.pages import in_repository, machine_line, markdown_table
-from mlxcel_engine.records.parity import ParityRecord
 from mlxcel_engine.report.parity_table import print_parity
 from mlxcel_engine.report.rounds_table import print_rounds
 from mlxcel_engine.rounds.journal import read_journal
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from benchmarks.cells import Cell
     from mlxcel_engine.records.rounds import Comparison, RoundsRecord
 
-WALL = "wall.json"  # seconds that each cell's commands took, interrupted ones left out
+WALL = "wall.json"  # seconds that each cell's commands took
 _FIGURES = {"decode_tok_s": "decode", "ttft_ms": "TTFT"}
 
 
@@ -84,9 +83,13 @@ _INTRO = """\
 # Unified engine: baseline
 
 Tokens and speed of `cli`, `mlx-server` and this project's engine on one machine. Each cell below is one command with
-its file. `python -m benchmarks.baseline --out {folder}` makes all that are missing, behind the host gate, and writes
-this page from the files. How to read a comparison: [rounds](../rounds.md). `cli` and `mlx-server` are mlx-lm's own
-loops; `dense`, `paged` and `server` are the scheduler (`bench --path server`).
+its file; what is timed waits for a quiet host. How to read a comparison: [rounds](../rounds.md). `cli` and `mlx-server`
+are mlx-lm's own loops; `dense`, `paged` and `server` are the scheduler (`bench --path server`). This makes the cells
+that are missing, and writes this page from the files:
+
+```console
+$ python -m benchmarks.baseline --out {folder}
+```
 """
 
 
@@ -106,9 +109,8 @@ def _machines(folder: Path, measured: Mapping[str, RoundsRecord]) -> str:
 def _environments(folder: Path, cell: Cell, record: RoundsRecord | None) -> list[Mapping[str, object]]:
     if record is not None:
         return list(record.environment.values())
-    if isinstance(cell, ParityCell) and cell.done(folder / cell.file):
-        return [ParityRecord.model_validate_json((folder / cell.file).read_bytes()).environment.model_dump()]
-    return []
+    parity = read_parity(folder / cell.file) if isinstance(cell, ParityCell) else None
+    return [] if parity is None else [parity.environment.model_dump()]
 
 
 def _times(seconds: Mapping[str, float]) -> str:
@@ -156,9 +158,8 @@ def _printer(folder: Path, cell: Cell, record: RoundsRecord | None) -> Callable[
     """What prints the tables of a cell that is complete, as its command does."""
     if record is not None:
         return partial(print_rounds, record)
-    if isinstance(cell, ParityCell) and cell.done(folder / cell.file):
-        return partial(print_parity, ParityRecord.model_validate_json((folder / cell.file).read_bytes()))
-    return None
+    parity = read_parity(folder / cell.file) if isinstance(cell, ParityCell) else None
+    return None if parity is None else partial(print_parity, parity)
 
 
 def _console(command: str) -> str:

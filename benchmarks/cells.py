@@ -9,6 +9,8 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from pydantic import ValidationError
+
 from mlxcel_engine.errors import UsageError
 from mlxcel_engine.records.parity import ParityRecord
 from mlxcel_engine.records.rounds import RoundsConfig
@@ -79,7 +81,7 @@ class ParityCell:
 
     def done(self, file: Path) -> bool:
         """See :meth:`Cell.done`."""
-        return file.exists() and ParityRecord.model_validate_json(file.read_bytes()).complete
+        return read_parity(file) is not None
 
 
 @dataclass(frozen=True)
@@ -136,9 +138,26 @@ class RoundsCell:
         return not missing(slots_of(self.config), done)
 
 
+def read_parity(file: Path) -> ParityRecord | None:
+    """The record in ``file`` if it is complete; a run that was killed leaves an empty one, or a part.
+
+    Raises:
+        UsageError: it holds something else.
+
+    """
+    if not file.exists() or not file.stat().st_size:
+        return None
+    try:
+        record = ParityRecord.model_validate_json(file.read_bytes())
+    except ValidationError:
+        raise UsageError(f"{file} is no parity record; move it away") from None
+    return record if record.complete else None
+
+
 def command_line(cell: Cell, model: str | None = None) -> str:
-    """The command as a user would type it."""
-    return shlex.join(["mlxcel-engine", *cell.options(cell.file, model)])
+    """The command as a user would type it; with another ``model``, into a file of its own."""
+    file = cell.file if model is None else f"trained-{cell.file}"
+    return shlex.join(["mlxcel-engine", *cell.options(file, model)])
 
 
 _STORAGES = {"dense": "--decode-storage dense", "paged": "--decode-storage paged"}

@@ -110,6 +110,34 @@ def test_a_command_that_fails_is_named_and_the_others_go_on(
     assert "error: failed: parity, paths-256" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("left", ["", None])
+def test_a_parity_record_that_was_cut_short_is_made_again(left: str | None, runner: Runner, tmp_path: Path) -> None:
+    folder = tmp_path / "base"
+    assert make(folder, runner, "--only", "parity") == 0
+    file = folder / "parity.json"
+    whole, part = '"complete": true', '"complete": false'
+    assert whole in file.read_text()
+    file.write_text(file.read_text().replace(whole, part) if left is None else left)
+    assert make(folder, runner, "--only", "parity") == 0
+    assert runner.ran == ["parity", "parity"]
+    assert whole in file.read_text()
+    file.write_text("{}")
+    assert make(folder, runner) == 2
+
+
+def test_an_interrupted_cell_is_counted_and_gone_on_with(
+    runner: Runner, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(words: Sequence[str]) -> int:
+        raise KeyboardInterrupt
+
+    folder = tmp_path / "base"
+    assert baseline.main(["--out", str(folder), "--only", "parity"], interrupted) == 130
+    assert "error: interrupted" in capsys.readouterr().err
+    assert list(json.loads((folder / "wall.json").read_text())) == ["parity"]
+    assert make(folder, runner) == 0
+
+
 def test_a_file_of_another_command_is_refused_and_kept(
     runner: Runner, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ class Environment(Record):
 
     ``memory_bytes`` is the machine's RAM. ``variables`` holds the environment variables that change results,
     with a path cut to its last component. ``project_commit`` is None outside a git checkout, and ends in
-    ``-dirty`` when tracked files were changed.
+    ``-dirty`` when tracked files of the package were changed.
     """
 
     processor: str

@@ -5,6 +5,8 @@ CTX ?= 256 8192
 # ARMS is what rounds compares, quoted as on its command line; OUT is its file.
 ARMS ?= --arm cli="--path cli" --arm engine="--path engine"
 OUT ?= rounds.jsonl
+# BASE is the revision that verify-regression compares this checkout with.
+BASE ?= main~1
 PYTHON ?= $(or $(shell command -v python3.11),python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,7 +23,7 @@ endif
 
 .DEFAULT_GOAL := help
 .PHONY: help setup engine-parity bench-engine bench-rounds families docs test test-checkpoint test-long verify-fmt \
-  verify verify-test-cuda clean
+  verify verify-regression verify-test-cuda clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -66,6 +68,9 @@ verify-fmt: $(STAMP) ## Check formatting and lint.
 verify: verify-fmt ## Check format, lint, types, and run the default tests.
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+verify-regression: $(STAMP) ## Exit 1 if this checkout decodes MODEL slower than the revision BASE (main~1).
+	$(BIN)/python -m benchmarks.regression --base '$(BASE)' -m '$(MODEL)' $(ARGS)
 
 verify-test-cuda: ## The GPU gate: run the default and the checkpoint tests on an NVIDIA GPU; exit 2 where there is none.
 	@nvidia-smi -L 2>/dev/null | grep -q GPU || { echo "no NVIDIA GPU here: nvidia-smi lists none; make verify runs on the CPU"; exit 2; }

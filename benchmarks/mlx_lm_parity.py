@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mlxcel_engine  # noqa: F401  # before mlx: it chooses the BLAS
+from benchmarks.pages import in_repository, machine_line, markdown_table, write_whole
 from mlxcel_engine.device import select_device
 from mlxcel_engine.engine.sampling import GREEDY
 from mlxcel_engine.environment import collect_environment
@@ -50,7 +51,6 @@ PARTS = {
     "bfloat16-seeded": Part("bfloat16", "seeded", 6, 64),
 }
 _DEFAULT, _FAMILIES = "float32", "families"
-_ROOT = Path(__file__).resolve().parent.parent
 _WIDTH, _FAMILY_TOKENS, _PROMPT = 3, 32, tuple(range(3, 24))
 
 
@@ -93,8 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         environment = collect_environment("float32", select_device("auto"), os.environ)
         families = [_as_json(measure(name, environment)) for name in CONFIGS]
         record = {"environment": environment.model_dump(mode="json"), "families": families}
-        _write(file, json.dumps(record, indent=1) + "\n")
-    _write(options.out / "README.md", render(options.out, options.model))
+        write_whole(file, json.dumps(record, indent=1) + "\n")
+    write_whole(options.out / "README.md", render(options.out, options.model))
     return int(failed)
 
 
@@ -114,7 +114,7 @@ def measure(name: str, environment: Environment) -> Family:
 
 def render(folder: Path, model: str) -> str:
     """README.md of the data in ``folder``."""
-    parts = [_INTRO.format(model=model, folder=_in_repository(folder))]
+    parts = [_INTRO.format(model=model, folder=in_repository(folder))]
     for name in PARTS:
         file = folder / f"built-in-{name}.json"
         if file.exists():
@@ -125,12 +125,6 @@ def render(folder: Path, model: str) -> str:
         families = [_from_json(item) for item in data["families"]]
         parts.append(_families(families, Environment.model_validate(data["environment"])))
     return "\n\n".join(part.strip() for part in parts) + "\n"
-
-
-def _in_repository(folder: Path) -> str:
-    """How to name ``folder`` from the repository's root; one elsewhere by its last part alone."""
-    place = folder.resolve()
-    return place.relative_to(_ROOT).as_posix() if place.is_relative_to(_ROOT) else place.name
 
 
 _INTRO = """\
@@ -150,8 +144,9 @@ def _built_in(name: str, record: ParityRecord) -> str:
     lines = [
         f"## The built-in prompts, {name}",
         f"{config.model.label}, {config.model.weights} weights, {config.max_tokens} tokens, chunk "
-        f"{config.prefill_chunk}. {_machine(record.environment)} Data: [built-in-{name}.json](built-in-{name}.json).",
-        _table(
+        f"{config.prefill_chunk}. {machine_line(record.environment.model_dump())} "
+        f"Data: [built-in-{name}.json](built-in-{name}.json).",
+        markdown_table(
             ("case", "prompt", "pair", "verdict", "logits", "noise", "why"),
             [
                 (
@@ -178,8 +173,8 @@ def _families(families: list[Family], environment: Environment) -> str:
         f"{len(families)} models: {len(noises)} identical (largest noise {max(noises, default=0.0):.0e} nats), "
         f"{len(differing)} not. Greedy, {_FAMILY_TOKENS} tokens, a prompt of {len(_PROMPT)}. The last column is the "
         "largest difference of a logprob when both are fed the same tokens.",
-        f"{_machine(environment)} Data: [families.json](families.json).",
-        _table(
+        f"{machine_line(environment.model_dump())} Data: [families.json](families.json).",
+        markdown_table(
             ("model", "verdict", "noise", "forced", "why"),
             [
                 (
@@ -196,25 +191,12 @@ def _families(families: list[Family], environment: Environment) -> str:
     return "\n\n".join(lines)
 
 
-def _machine(environment: Environment) -> str:
-    env, switch = environment, "on" if environment.deterministic else "off"
-    return (
-        f"{env.processor}, {env.cores} cores, {env.os}; mlx {env.mlx}, mlx-lm {env.mlx_lm}, {env.blas_version}, "
-        f"deterministic {switch}; commit {env.project_commit}."
-    )
-
-
 def _verdict(row: ParityRow) -> str:
     return row.verdict if row.index is None else f"{row.verdict} at {row.index}"
 
 
 def _noise(row: ParityRow) -> str:
     return "-" if row.max_abs_logprob_diff is None else f"{row.max_abs_logprob_diff:.1e}"
-
-
-def _table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    lines = [columns, ("---",) * len(columns), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines)
 
 
 def _command(model: str, part: Part, file: Path) -> list[str]:
@@ -226,12 +208,6 @@ def _command(model: str, part: Part, file: Path) -> list[str]:
 
 def _complete(file: Path) -> bool:
     return file.exists() and bool(json.loads(file.read_text())["complete"])
-
-
-def _write(file: Path, text: str) -> None:
-    temporary = file.with_suffix(".tmp")
-    temporary.write_text(text)
-    temporary.replace(file)
 
 
 def _as_json(family: Family) -> dict[str, Any]:

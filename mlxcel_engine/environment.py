@@ -41,7 +41,7 @@ def collect_environment(dtype: str, device: Device, environ: Mapping[str, str]) 
         transformers=metadata.version("transformers"),
         tokenizers=metadata.version("tokenizers"),
         project=__version__,
-        project_commit=_project_commit(),
+        project_commit=project_commit(Path(__file__).resolve().parent.parent),
         device=device,
         device_name=processor if device == "cpu" else str(mx.device_info().get("device_name", "gpu")),
         dtype=dtype,
@@ -66,17 +66,25 @@ def _processor() -> str:
     return platform.machine()
 
 
-def _project_commit() -> str | None:
-    """The commit of the checkout that this package runs from, or None when it is installed elsewhere."""
-    root = Path(__file__).resolve().parent.parent
+def project_commit(root: Path) -> str | None:
+    """The commit of the checkout in ``root``, or None where there is none; ``-dirty`` when its package was changed.
+
+    What lies beside the package, such as the results of a measurement that goes on, changes no figure.
+    """
     if not (root / ".git").exists():
         return None
-    command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
+        commit = _git(root, "rev-parse", "--verify", "HEAD")
+        changed = _git(root, "diff", "--quiet", "HEAD", "--", "mlxcel_engine").returncode != 0
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() or None
+    if commit.returncode != 0:
+        return None
+    return commit.stdout.strip() + ("-dirty" if changed else "")
+
+
+def _git(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False, timeout=10)
 
 
 def _blas_version() -> str:

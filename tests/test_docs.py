@@ -84,3 +84,15 @@ def test_every_module_and_every_column_of_the_bench_stands_in_its_page() -> None
     assert headings
     for column in {name for heading in headings for name in heading} - {"path", "storage"}:
         assert column in page
+
+
+def packages() -> set[str]:
+    """Every package of ours, as a path from the repository's root."""
+    return {file.parent.relative_to(ROOT).as_posix() for file in (ROOT / "mlxcel_engine").rglob("__init__.py")}
+
+
+def test_every_package_has_its_sentence_and_no_other_one() -> None:
+    page = (ROOT / "docs" / "structure.md").read_text()
+    named = re.findall(r"^\| `(mlxcel_engine/[a-z_/]+)` \| (.+\.) \|$", page, re.MULTILINE)
+    assert {name for name, _ in named} == packages() - {"mlxcel_engine"}
+    assert len(named) == len(packages()) - 1

@@ -27,7 +27,7 @@ class Environment(Record):
     project: str
     """Version of this package."""
     project_commit: str | None
-    """None outside a git checkout; ends in ``-dirty`` when tracked files were changed."""
+    """None outside a git checkout; ends in ``-dirty`` when tracked files of the package were changed."""
     device: str
     """Where the model ran: ``cpu`` or ``gpu``."""
     device_name: str

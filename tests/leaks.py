@@ -15,7 +15,13 @@ from mlxcel_engine.engine.config import Storage
 
 ROOT = Path(__file__).parents[1]
 SETTLED = 2_000  # turns until everything has reached its size
-GROWTH = 5 * 2**20  # bytes allowed after that
+LONG = 20_000  # turns of the tests that take minutes
+GROWTH = 5 * 2**20  # bytes allowed in them after that
+
+
+def allowed(turns: int) -> int:
+    """Bytes by which ``turns`` turns may grow: the rate of the long tests."""
+    return GROWTH * (turns - SETTLED) // (LONG - SETTLED)
 
 
 def resident() -> int:

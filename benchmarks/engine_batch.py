@@ -107,8 +107,8 @@ def engine(model: nn.Module, prompts: list[Prompt], tokens: int, storage: Storag
         rows.append(row)
     batch = StepBatch(tuple(rows))
     pending = engine.submit(batch)
-    for step in range(tokens):
-        ahead = engine.submit(batch) if step + 1 < tokens else pending
+    for _ in range(tokens):
+        ahead = engine.submit(batch)  # after the last token, too: `mlx-lm`'s loops do
         yield [(row, output.token) for row, output in enumerate(engine.collect(pending).rows)]
         pending = ahead
 
@@ -135,7 +135,10 @@ def arrivals_batch_generator(model: nn.Module, prompts: Prompts, tokens: int, ev
 
 
 def arrivals_engine(model: nn.Module, prompts: Prompts, tokens: int, every: int, live: int, storage: Storage) -> Ticks:
-    """Step with lookahead while the rows stay the same, as ``BatchGenerator`` does."""
+    """Step with lookahead while the rows stay the same, as our scheduler does.
+
+    ``BatchGenerator`` always looks ahead, also for a row that has ended: one step of a row more for each of them.
+    """
     engine = Engine(model, EngineConfig(storage=storage))
     waiting = deque(enumerate(prompts))
     rows: dict[SequenceId, int] = {}

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 import numpy as np
+from mlx_lm.generate import generation_stream
 
 from mlxcel_engine.device import select_device
 from mlxcel_engine.loader.cache import CheckpointCache, default_cache_root
@@ -55,14 +56,21 @@ class Case:
     unit: str = "tok/s"
 
 
+def wait() -> None:
+    """Wait for what is queued, of every arm: ``mlx-lm``'s loops compute on a stream of their own."""
+    mx.synchronize()
+    mx.synchronize(generation_stream)
+
+
 def sliced(ticks: Iterator[list[Event]], steps: int = 4) -> Iterator[Slice]:
     """Time a decode loop in slices of ``steps`` ticks, after a first one that makes it ready and is not timed."""
-    next(ticks)
-    mx.synchronize()
+    first = next(ticks)
+    wait()
+    yield Slice(0, 0, first)
     while True:
         started = time.perf_counter()
         found = list(islice(ticks, steps))
-        mx.synchronize()
+        wait()
         seconds = time.perf_counter() - started
         if not found:
             return
@@ -111,17 +119,17 @@ def run_case(name: str, case: Case, rounds: int) -> None:
     figures = {arm: [one[arm].amount / one[arm].seconds for one in found] for arm, _ in arms}
     reference = figures[case.reference]
     print(f"{name}: {case.reference} {np.median(reference):.3g} {case.unit}", flush=True)
-    expected = rows_of(found[-1][case.reference].events)
+    expected = [rows_of(one[case.reference].events) for one in found]
     for arm, values in figures.items():
         if arm == case.reference:
             continue
         ratios = [a / b for a, b in zip(values, reference, strict=True)]
         low, high = interval(ratios)
         shown = " ".join(f"{ratio:.3f}" for ratio in ratios)
-        tokens = rows_of(found[-1][arm].events)
-        same = sum(tokens[row] == ids for row, ids in expected.items())
+        tokens = [rows_of(one[arm].events) for one in found]
+        same = [a[row] == ids for a, b in zip(tokens, expected, strict=True) for row, ids in b.items()]
         print(f"  {arm:9} median {np.median(ratios):.3f} [{low:.3f}, {high:.3f}]  ({shown})", end="", flush=True)
-        print(f"  same tokens in {same} of {len(expected)} rows" if expected else "", flush=True)
+        print(f"  same tokens in {sum(same)} of {len(same)} rows" if same else "", flush=True)
 
 
 def main(description: str, cases: Callable[[nn.Module], dict[str, Callable[[], Case]]]) -> None:
@@ -136,5 +144,7 @@ def main(description: str, cases: Callable[[nn.Module], dict[str, Callable[[], C
     policy = resolve_policy(select_device("auto"))
     model = load(options.model, policy, CheckpointCache(default_cache_root(os.environ)), print).model
     known = cases(model)
+    if unknown := set(options.cases) - set(known):
+        parser.error(f"no such case: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     for name in options.cases or known:
         run_case(name, known[name](), options.rounds)

@@ -1,4 +1,4 @@
-"""The dispatch: ``mlx-lm``'s model code attends through our view, and on a CPU calls ``powers.py``.
+"""The dispatch: ``mlx-lm``'s model code attends through our view, and takes faster functions where it may.
 
 Model modules bind functions of ``mlx-lm`` by name when they are imported, so the names are replaced in each of them;
 replacing them where they are defined would change nothing. ``mx.fast.rope`` is looked up when it is called, and is
@@ -18,6 +18,7 @@ from mlx_lm.models import activations, base
 
 from mlxcel_engine.engine import powers
 from mlxcel_engine.engine.kv.view import LayerView
+from mlxcel_engine.engine.rotations import Rotations
 from mlxcel_engine.errors import EngineError
 
 if TYPE_CHECKING:
@@ -30,23 +31,24 @@ _swiglu: Callable[[mx.array, mx.array], mx.array] = activations.swiglu
 _rope: Callable[..., mx.array] = mx.fast.rope
 
 
-class _Forward(threading.local):
-    """What this thread computes: a forward that need not be exact, with its rotations, or None."""
+class _ThreadState(threading.local):
+    """The rotations of this thread's forward while it may use the faster functions, else None."""
 
-    rotations: powers.Rotations | None = None
+    rotations: Rotations | None = None
 
 
-_forward = _Forward()
+_here = _ThreadState()
 
 
 @contextmanager
-def forward(*, exact: bool) -> Iterator[None]:
-    """Unless ``exact``, let the model code that runs inside use ``powers.py``."""
-    _forward.rotations = None if exact else powers.Rotations()
+def faster_functions(*, allowed: bool) -> Iterator[None]:
+    """Let the model code that runs inside, in this thread, use ``powers.py`` and ``rotations.py``, if ``allowed``."""
+    before = _here.rotations
+    _here.rotations = Rotations() if allowed else None
     try:
         yield
     finally:
-        _forward.rotations = None
+        _here.rotations = before
 
 
 def dispatch_attention(
@@ -74,7 +76,7 @@ def dispatch_attention(
 
 def dispatch_swiglu(gate: mx.array, x: mx.array) -> mx.array:
     """``silu(gate) * x``, as ``mlx-lm``'s function."""
-    if _forward.rotations is not None and gate.dtype == x.dtype == mx.float32:
+    if _here.rotations is not None and gate.dtype == x.dtype == mx.float32:
         return powers.swiglu(gate, x)
     return _swiglu(gate, x)
 
@@ -91,10 +93,12 @@ def dispatch_rope(
     stream: Any = None,
 ) -> mx.array:
     """Rotate ``[B, H, L, D]``, as ``mx.fast.rope``, whose names these are."""
-    found = _forward.rotations
-    one = a.ndim == 4 and a.shape[2] == 1 and a.shape[3] == dims and a.dtype == mx.float32
-    if found is not None and one and not traditional and stream is None:
-        return found.apply(a, dims, base, scale, offset, freqs)
+    rotations = _here.rotations
+    one_token = a.ndim == 4 and a.shape[2] == 1 and a.shape[3] == dims and a.dtype == mx.float32
+    if rotations is not None and one_token and not traditional and stream is None:
+        right = (base is None) != (freqs is None) and dims % 2 == 0  # what MLX refuses, it is to refuse
+        if right and (isinstance(offset, int) or offset.size in (1, a.shape[0])):
+            return rotations.apply(a, dims, base, scale, offset, freqs)
     return _rope(a, dims, traditional=traditional, base=base, scale=scale, offset=offset, freqs=freqs, stream=stream)
 
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 
 from mlxcel_engine.engine.config import EngineConfig
-from mlxcel_engine.engine.dispatch import forward as model_forward
-from mlxcel_engine.engine.dispatch import install_dispatch
+from mlxcel_engine.engine.dispatch import faster_functions, install_dispatch
 from mlxcel_engine.engine.families import family_support
 from mlxcel_engine.engine.kv.factory import is_exact, make_store
 from mlxcel_engine.engine.sampling.batch import sample_rows
@@ -43,9 +42,9 @@ _CLEAR_EVERY = 256  # steps between returning MLX's cached buffers, as `mlx-lm`'
 class Engine:
     """Runs any ``mlx-lm`` text model for any number of sequences.
 
-    Not thread-safe: all calls come from the thread whose MLX stream does the work. Building one replaces functions
-    that the model calls (:func:`install_dispatch`), which changes nothing for others. A call
-    that raises leaves every sequence as it was, except as :class:`OwnCaches` says.
+    Not thread-safe: all calls come from the thread whose MLX stream does the work. Building one replaces functions that
+    the model calls (:func:`install_dispatch`), which changes nothing for others. A call that raises leaves every
+    sequence as it was, except as :class:`OwnCaches` says.
     """
 
     def __init__(self, model: nn.Module, config: EngineConfig | None = None) -> None:
@@ -261,7 +260,7 @@ class Engine:
     def _forward(self, rows: list[Sequence], inputs: mx.array) -> tuple[mx.array, KvForward]:
         """Run the model on ``inputs`` ``[B, L]``; logits ``[B, L, V]``, and what commits the forward."""
         forward = self._kv.forward([row.id for row in rows], inputs.shape[1])
-        with model_forward(exact=self._exact):
+        with faster_functions(allowed=not self._exact):
             logits = self._model(inputs, cache=forward.caches)
         forward.verify()
         return logits, forward

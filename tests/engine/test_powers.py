@@ -1,4 +1,4 @@
-"""What ``powers.py`` computes against MLX, and that only an engine's own forwards, not the exact ones, see it."""
+"""What ``powers.py`` and ``rotations.py`` compute against MLX, and that only forwards that need not be exact use it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.models.activations import swiglu
 
-from mlxcel_engine.engine import Engine, EngineConfig, dispatch, powers
-from mlxcel_engine.engine.powers import Rotations
+from mlxcel_engine.engine import Engine, EngineConfig, dispatch, powers, rotations
+from mlxcel_engine.engine.rotations import Rotations
 from tests.conformance.traces import References, engine_rows, widest
 from tests.tiny import tiny_model
 
@@ -80,7 +80,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return record
 
     monkeypatch.setattr(powers, "swiglu", recording("swiglu", powers.swiglu))
-    monkeypatch.setattr(powers.Rotations, "apply", recording("rope", powers.Rotations.apply))
+    monkeypatch.setattr(Rotations, "apply", recording("rope", Rotations.apply))
     return seen
 
 
@@ -108,7 +108,7 @@ def test_another_thread_beside_a_forward_is_left_alone(monkeypatch: pytest.Monke
         return seen
 
     mx.eval(gate)
-    with dispatch.forward(exact=False), ThreadPoolExecutor(1) as other:
+    with dispatch.faster_functions(allowed=True), ThreadPoolExecutor(1) as other:
         assert other.submit(there).result() == []
         dispatch.dispatch_swiglu(gate, gate)
     assert seen == ["swiglu"]
@@ -116,12 +116,12 @@ def test_another_thread_beside_a_forward_is_left_alone(monkeypatch: pytest.Monke
 
 def test_a_wrong_rotation_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: rows that are rotated the other way differ from ``generate_step``."""
-    made = powers._rotation
+    made = rotations._rotation
 
     def back(*given: Any) -> mx.array:
         return made(*given).swapaxes(-1, -2)
 
-    monkeypatch.setattr(powers, "_rotation", back)
+    monkeypatch.setattr(rotations, "_rotation", back)
     model = tiny_model("llama")
     assert not widest(engine_rows(Engine(model, EngineConfig(exact=False))), References(model).of()).close
 
@@ -132,3 +132,28 @@ def test_a_wrong_activation_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(powers, "swiglu", lambda gate, x: made(gate, x) * 1.01)
     model = tiny_model("llama")
     assert not widest(engine_rows(Engine(model, EngineConfig(exact=False))), References(model).of()).close
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"base": None, "freqs": None, "offset": 1},
+        {"base": BASE, "freqs": mx.ones((2,)), "offset": 1},
+        {"base": BASE, "freqs": None, "offset": mx.array([1, 2, 3])},
+    ],
+    ids=["neither", "both", "offsets of other rows"],
+)
+def test_rope_refuses_what_mlx_refuses(wrong: dict[str, Any]) -> None:
+    with dispatch.faster_functions(allowed=True), pytest.raises(ValueError, match="rope"):
+        mx.eval(dispatch.dispatch_rope(mx.ones((2, 1, 1, 4)), 4, traditional=False, scale=1.0, **wrong))
+
+
+def test_an_inner_forward_leaves_the_outer_one_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = calls(monkeypatch)
+    gate = mx.ones((2, 4))
+    with dispatch.faster_functions(allowed=True):
+        with dispatch.faster_functions(allowed=False):
+            dispatch.dispatch_swiglu(gate, gate)
+        assert seen == []
+        dispatch.dispatch_swiglu(gate, gate)
+    assert seen == ["swiglu"]

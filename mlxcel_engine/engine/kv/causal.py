@@ -48,17 +48,17 @@ def attend_causal(
     """
     _, heads, length, width = queries.shape
     kv_heads = keys.shape[1]
-    powers = (queries * (scale * LOG2_E)).reshape(kv_heads, heads // kv_heads, length, width)
+    scaled = (queries * (scale * LOG2_E)).reshape(kv_heads, heads // kv_heads, length, width)
     turned = keys[0].swapaxes(-1, -2)
-    found = [_attend_block(powers[:, :, block.start : block.stop], turned, values[0], block.mask) for block in blocks]
-    return mx.concatenate(found, axis=2).reshape(1, heads, length, -1)
+    outputs = [_attend_block(scaled[:, :, block.start : block.stop], turned, values[0], block.mask) for block in blocks]
+    return mx.concatenate(outputs, axis=2).reshape(1, heads, length, -1)
 
 
-def _attend_block(powers: mx.array, keys: mx.array, values: mx.array, mask: mx.array) -> mx.array:
+def _attend_block(scaled: mx.array, keys: mx.array, values: mx.array, mask: mx.array) -> mx.array:
     """Attend ``[Hkv, G, R, D]`` over as many of ``keys`` ``[Hkv, D, T]`` as ``mask`` has; ``[Hkv, G, R, Dv]``."""
-    kv_heads, group, rows, width = powers.shape
+    kv_heads, group, rows, width = scaled.shape
     seen = mask.shape[1]
-    scores = powers.reshape(kv_heads, group * rows, width) @ keys[..., :seen]
+    scores = scaled.reshape(kv_heads, group * rows, width) @ keys[..., :seen]
     scores = scores.reshape(kv_heads, group, rows, seen) + mask
     weights = mx.power(2.0, scores - scores.max(axis=-1, keepdims=True))
     product = weights.reshape(kv_heads, group * rows, seen) @ values[:, :seen]

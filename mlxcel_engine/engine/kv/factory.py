@@ -1,4 +1,4 @@
-"""Which storage an engine gets."""
+"""Which storage an engine gets, and whether it is exact."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Decode attention put together from parts, for several rows of exact lengths on a CPU.
+"""Decode attention put together from parts, for several rows of exact lengths, or one long row, on a CPU.
 
 Each part is a softmax over some of the keys, kept with its maximum and its sum, so that parts can be merged: the online
 softmax of Milakov and Gimelshein (2018). It lets rows share what they read, where one call of MLX's attention takes
-rows of equal length only. Powers of two are taken, ``log2(e)`` being part of the scale: MLX's ``exp`` costs twice as
-much per element on a CPU.
+rows of equal length only. Powers of two are taken (``powers.py``), ``log2(e)`` being part of the scale.
 """
 
 from __future__ import annotations
@@ -22,7 +21,12 @@ if TYPE_CHECKING:
     from mlxcel_engine.engine.kv.groups import Cluster, Group, Stretch
     from mlxcel_engine.engine.kv.view import RowsKv
 
-MANY_KEYS = 512  # rows times keys of a call; below, the calls that take a softmax's place cost what they save
+_MANY_KEYS = 512  # measured
+
+
+def many_keys(rows: int, keys: int) -> bool:
+    """Whether a call over the ``keys`` of each of ``rows`` gains by powers of two; these take more calls."""
+    return rows * keys >= _MANY_KEYS
 
 
 @dataclass(frozen=True)
@@ -108,10 +112,10 @@ def _attend_cluster(queries: mx.array, layer: int, rows: RowsKv, cluster: Cluste
     if not cluster.prefix:
         found = [_attend_group(mine, layer, rows, group) for group, mine in _groups(cluster, queries)]
         return found[0] if len(found) == 1 else mx.concatenate(found)
-    powers = queries * LOG2_E
-    own = Partial.joined([_own_part(mine, layer, rows, group) for group, mine in _groups(cluster, powers)])
+    scaled = queries * LOG2_E
+    own = Partial.joined([_own_part(mine, layer, rows, group) for group, mine in _groups(cluster, scaled)])
     first = cluster.rows[:1]
-    shared = [Partial.over_shared(powers, *rows.stretch(layer, first, stretch)) for stretch in cluster.prefix]
+    shared = [Partial.over_shared(scaled, *rows.stretch(layer, first, stretch)) for stretch in cluster.prefix]
     return reduce(Partial.merged, shared, own).result()
 
 
@@ -123,15 +127,15 @@ def _groups(cluster: Cluster, queries: mx.array) -> Iterator[tuple[Group, mx.arr
         done += len(group.rows)
 
 
-def _own_part(powers: mx.array, layer: int, rows: RowsKv, group: Group) -> Partial:
-    runs = [Partial.over(powers, *rows.stretch(layer, group.rows, stretch)) for stretch in group.stretches]
+def _own_part(scaled: mx.array, layer: int, rows: RowsKv, group: Group) -> Partial:
+    runs = [Partial.over(scaled, *rows.stretch(layer, group.rows, stretch)) for stretch in group.stretches]
     return reduce(Partial.merged, runs)
 
 
 def _attend_group(queries: mx.array, layer: int, rows: RowsKv, group: Group) -> mx.array:
     """Attend rows that share nothing: few keys in the fewest calls, many with the cheaper power."""
     tokens = sum(stretch.tokens for stretch in group.stretches)
-    if len(group.stretches) > 1 or len(group.rows) * tokens >= MANY_KEYS:
+    if len(group.stretches) > 1 or many_keys(len(group.rows), tokens):
         return _own_part(queries * LOG2_E, layer, rows, group).result()
     keys, values = rows.stretch(layer, group.rows, group.stretches[0])
     return mx.softmax(queries @ keys, axis=-1) @ values

@@ -8,7 +8,7 @@ import mlx.core as mx
 from mlx_lm.models.base import create_causal_mask
 
 from mlxcel_engine.engine.kv.causal import attend_causal, query_blocks
-from mlxcel_engine.engine.kv.partial import MANY_KEYS, Reading, attend_parts
+from mlxcel_engine.engine.kv.partial import Reading, attend_parts, many_keys
 from mlxcel_engine.errors import EngineError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class ViewForward:
         self.count = len(lengths)
         self.offset: int | mx.array = lengths[0] if len(set(lengths)) == 1 else mx.array(lengths)
         self.pieces = [len(spans) for spans in rows.spans()]
-        parts = self.count > 1 or self.pieces[0] > 1 or lengths[0] >= MANY_KEYS
+        parts = self.count > 1 or self.pieces[0] > 1 or many_keys(1, lengths[0] + tokens)
         self.reading = Reading.of(rows.clusters()) if tokens == 1 and parts and not exact else None
         self.blocks = query_blocks(lengths[0], tokens) if tokens > 1 and not exact else None
         self.caches = [LayerView(self, layer) for layer in range(layers)]
@@ -157,15 +157,22 @@ class LayerView:
         """
         forward, returned = self._forward, self._returned
         self._returned = None  # a reference kept here would turn the next append into a copy
-        ours = sinks is None and queries.dtype == mx.float32
-        if returned is not None and forward.reading is not None and ours and mask is None:
+        plain = sinks is None and queries.dtype == mx.float32 and queries.shape[2] == forward.tokens
+        if returned is not None and forward.reading is not None and plain and mask is None:
             forward.count_reading(forward.reading)
             return attend_parts(queries, returned[0].shape[1], scale, self._layer, forward.rows, forward.reading)
         forward.count_whole()
-        if returned is not None and forward.blocks is not None and ours and mask == "causal":
+        if forward.count > 1 or returned is None:
+            return self._attend_rows(queries, scale, mask, sinks)
+        if forward.blocks is not None and plain and mask == "causal":
             return attend_causal(queries, *returned, scale, forward.blocks)
-        if forward.count == 1 and returned is not None:
-            return mx.fast.scaled_dot_product_attention(queries, *returned, scale=scale, mask=mask, sinks=sinks)
+        return mx.fast.scaled_dot_product_attention(queries, *returned, scale=scale, mask=mask, sinks=sinks)
+
+    def _attend_rows(
+        self, queries: mx.array, scale: float, mask: mx.array | str | None, sinks: mx.array | None
+    ) -> mx.array:
+        """Attend with one call a row, each over its own keys."""
+        forward = self._forward
         if mask is not None or queries.shape[2] != 1:
             raise EngineError("several rows decode one token each, without a mask; step this family row by row")
         rows = []

@@ -30,7 +30,7 @@ NOT_SETTINGS["SequenceSpec"] = {"sampling"}
 FINDING = re.compile(r"[\w-]+ against [\w-]+, (?:decode|TTFT) of [\w-]+ at \d+: [^,]+, n=\d+\), [a-z ]*[a-z]")
 
 
-def defaults_of(cls: type) -> dict[str, Any]:
+def defaults_of(cls: Any) -> dict[str, Any]:
     """The fields that have a default, and it."""
     if issubclass(cls, SamplingConfig):
         return dict(cls())

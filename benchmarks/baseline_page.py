@@ -12,7 +12,7 @@ from rich.console import Console
 from benchmarks.cells import CELLS, THRESHOLD_CELL, ParityCell, RoundsCell, command_line, read_parity
 from benchmarks.pages import in_repository, machine_line, markdown_table
 from mlxcel_engine.report.parity_table import print_parity
-from mlxcel_engine.report.rounds_table import print_rounds
+from mlxcel_engine.report.rounds_table import changes, print_rounds
 from mlxcel_engine.rounds.journal import read_journal
 from mlxcel_engine.rounds.summary import summarise
 
@@ -54,12 +54,9 @@ def read_rounds(folder: Path, cell: RoundsCell) -> RoundsRecord | None:
 
 def finding(row: Comparison) -> str:
     """One comparison in words, with its spread and what it is worth; the ADR quotes it as it stands."""
-    if row.median_pct is None or row.low_pct is None or row.high_pct is None:
-        return f"{row.arm} against {row.reference}, {_FIGURES[row.metric]} at {row.ctx}: not measured"
-    return (
-        f"{row.arm} against {row.reference}, {_FIGURES[row.metric]} at {row.ctx}: {row.median_pct:+.1f} % "
-        f"({row.low_pct:+.1f} to {row.high_pct:+.1f}, n={row.n}), {row.verdict}"
-    )
+    median, span, _, n = _figures(row)
+    what = f"{_FIGURES[row.metric]} of {row.path} at {row.ctx}"
+    return f"{row.arm} against {row.reference}, {what}: {median} ({span}, n={n}), {row.verdict}"
 
 
 def threshold_text(record: RoundsRecord | None) -> str:
@@ -134,14 +131,8 @@ def _findings(measured: Mapping[str, RoundsRecord]) -> str:
 
 
 def _figures(row: Comparison) -> tuple[str, str, str, str]:
-    if row.median_pct is None:
-        return "-", "-", "-", str(row.n)
-    return (
-        f"{row.median_pct:+.1f} %",
-        f"{row.low_pct:+.1f} to {row.high_pct:+.1f}",
-        f"{row.ci_low_pct:+.1f} to {row.ci_high_pct:+.1f}",
-        str(row.n),
-    )
+    """Median, range, interval and number of rounds; the first three as the command's own table has them."""
+    return *changes(row), str(row.n)
 
 
 def _cell(folder: Path, cell: Cell, record: RoundsRecord | None) -> Sequence[str]:

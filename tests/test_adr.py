@@ -27,10 +27,10 @@ CLASSES = {
 # What is no setting but a request's own matter.
 NOT_SETTINGS = {"PrefillPlan": {"adopted", "boundary"}, "Request": {"sampling", "detokenizer", "on_token"}}
 NOT_SETTINGS["SequenceSpec"] = {"sampling"}
-FINDING = re.compile(r"[\w-]+ against [\w-]+, (?:decode|TTFT) at \d+: [^,]+, n=\d+\), [a-z ]*[a-z]")
+FINDING = re.compile(r"[\w-]+ against [\w-]+, (?:decode|TTFT) of [\w-]+ at \d+: [^,]+, n=\d+\), [a-z ]*[a-z]")
 
 
-def defaults_of(cls: type[Any]) -> dict[str, Any]:
+def defaults_of(cls: Any) -> dict[str, Any]:
     """The fields that have a default, and it."""
     if issubclass(cls, SamplingConfig):
         return dict(cls())
@@ -174,8 +174,8 @@ def test_its_figures_are_those_of_the_data() -> None:
 
 
 def test_a_figure_that_the_data_do_not_have_is_found() -> None:
-    said = "Speed: paged against dense, decode at 256: -1.2 % (-2.0 to +0.1, n=5), no difference."
-    real = "paged against dense, decode at 256: -1.2 % (-2.0 to +0.1, n=5), no difference"
+    said = "Speed: paged against dense, decode of server at 256: -1.2 % (-2.0 to +0.1, n=5), no difference."
+    real = "paged against dense, decode of server at 256: -1.2 % (-2.0 to +0.1, n=5), no difference"
     assert wrong_figures(said, {real}, complete=True) == []
     assert wrong_figures(said.replace("-1.2", "+1.2"), {real}, complete=True) == [real.replace("-1.2", "+1.2")]
     assert wrong_figures("TBD (measured by: `x`)", set(), complete=True) == ["TBD (measured by: `x`)"]

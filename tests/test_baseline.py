@@ -170,7 +170,7 @@ def test_the_figures_of_the_page_are_those_of_the_data(runner: Runner, tmp_path:
     record = read_rounds(folder, ROUNDS)
     assert record is not None
     assert said in threshold_text(record)
-    assert finding(record.rows[0]) == (f"server against cli, decode at 256: {median} ({span}, n=5), slower")
+    assert finding(record.rows[0]) == (f"server against cli, decode of server at 256: {median} ({span}, n=5), slower")
     assert np.median([speed[turn, "cli", False] for turn in range(5)]).round(2).astype(str) in page
 
 

@@ -98,11 +98,12 @@ def _comparisons(record: RoundsRecord, console: Console) -> Table:
         paths += f" x{row.batch}" if row.batch > 1 else ""
         verdict = Text(row.verdict, style="dim" if row.null else _STYLES[row.verdict])
         pair, ctx, metric = f"{row.arm} - {row.reference}", str(row.ctx), _METRICS[row.metric]
-        table.add_row(pair, paths, ctx, metric, *_changes(row), str(row.n), verdict, Text(_why(row)))
+        table.add_row(pair, paths, ctx, metric, *changes(row), str(row.n), verdict, Text(_why(row)))
     return table
 
 
-def _changes(row: Comparison) -> tuple[str, str, str]:
+def changes(row: Comparison) -> tuple[str, str, str]:
+    """The median change, its range and its interval, in percent; ``-`` for what there is not."""
     if row.median_pct is None:
         return "-", "-", "-"
     return f"{_signed(row.median_pct)} %", _span(row.low_pct, row.high_pct), _span(row.ci_low_pct, row.ci_high_pct)

@@ -18,7 +18,7 @@ _INTRO = """\
 Written by `make families` with mlx {mlx} and mlx-lm {mlx_lm}. Each row is a tiny random float32 model of an `mlx-lm`
 text architecture (tests/conformance/configs), compared with `generate_step` of the same prompt alone: the same tokens
 and logprobs within 1e-4 are `right`. In brackets stands the largest difference of a logprob up to the first other
-token.
+token. The engine runs each twice, exact and not ([engine.md](engine.md#exact-or-faster)); the larger difference counts.
 
 - Stepped: how the engine steps it. Batched is one forward for all rows over our KV storage; row by row uses `mlx-lm`'s
   own caches, one set a sequence.

@@ -58,7 +58,7 @@ test: $(STAMP) ## Run the default tests: no weights, no network.
 test-checkpoint: $(STAMP) ## Run the tests on the embedded default checkpoint (fetched once, then cached).
 	$(BIN)/pytest -m checkpoint
 
-test-long: $(STAMP) ## Run the tests that take minutes: memory over 20,000 steps and ticks.
+test-long: $(STAMP) ## Run the tests that take minutes: memory over 20,000 steps and ticks, 200 schedules of the invariant mode.
 	$(BIN)/pytest -m long
 
 verify-fmt: $(STAMP) ## Check formatting and lint.

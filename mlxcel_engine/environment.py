@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mlxcel_engine.device import Device
 
 _PREFIXES = ("MLX_", "MKL_", "OPENBLAS_", "OMP_", "KMP_", "VECLIB_")
-_NAMES = ("MLXCEL_BLAS", "MLXCEL_DEVICE", "MLXCEL_SDPA_DETERMINISTIC", "CUDA_VISIBLE_DEVICES")
+_NAMES = ("MLXCEL_BLAS", "MLXCEL_DEVICE", "MLXCEL_SDPA_DETERMINISTIC", "MLXCEL_INVARIANT", "CUDA_VISIBLE_DEVICES")
 
 
 def collect_environment(dtype: str, device: Device, environ: Mapping[str, str]) -> Environment:

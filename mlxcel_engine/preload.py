@@ -18,6 +18,7 @@ from pathlib import Path
 
 BLAS_CHOICES = ("auto", "mkl", "openblas", "bundled")
 DETERMINISTIC_SWITCH = "MLXCEL_SDPA_DETERMINISTIC"
+INVARIANT_SWITCH = "MLXCEL_INVARIANT"
 
 _MKL_RUNTIME = ("libiomp5.so", "libmkl_rt.so.3", "libmkl_rt.so.2")
 _OPENBLAS_NAMES = ("libopenblas.so.0", "libopenblas.so")
@@ -41,7 +42,7 @@ class Preload:
     ``blas`` is the library in use: ``mkl``, ``openblas``, ``accelerate``, ``bundled``, a file name, or ``unknown``.
     ``problem`` is a one-line reason why the request could not be met (the command line refuses to run with it),
     ``warning`` one line for stderr, ``mlx_was_first`` whether MLX had been imported before, in which case nothing
-    took effect.
+    took effect. ``invariant`` is the mode of engines that are not told otherwise; nothing has to be set for it.
     """
 
     blas: str
@@ -51,6 +52,7 @@ class Preload:
     mlx_was_first: bool
     problem: str | None = None
     warning: str | None = None
+    invariant: bool = False
 
 
 def _load_global(paths: list[str]) -> bool:
@@ -125,18 +127,20 @@ def _apply() -> Preload:
     """Read the environment once, set what MLX and BLAS read at load time, load the BLAS."""
     requested = os.environ.get("MLXCEL_BLAS") or "auto"
     switch = os.environ.get(DETERMINISTIC_SWITCH) or "0"
+    invariant = os.environ.get(INVARIANT_SWITCH) or "0"
     device = os.environ.get("MLXCEL_DEVICE") or "auto"
     for name, value in _QUIET_DEFAULTS.items():
         os.environ.setdefault(name, value)
-    if switch not in ("0", "1"):
-        return Preload("unknown", requested, False, device, False, f"{DETERMINISTIC_SWITCH}={switch}: give 0 or 1")
+    for name, value in ((DETERMINISTIC_SWITCH, switch), (INVARIANT_SWITCH, invariant)):
+        if value not in ("0", "1"):
+            return Preload("unknown", requested, False, device, False, f"{name}={value}: give 0 or 1")
     if "mlx.core" in sys.modules:
         late = "mlx was imported before mlxcel_engine: its BLAS and precision settings did not take effect"
         warnings.warn(late, RuntimeWarning, stacklevel=2)
-        return Preload("unknown", requested, False, device, True, None, late)
+        return Preload("unknown", requested, False, device, True, None, late, invariant == "1")
     contradiction = _fix_order() if switch == "1" else None
     blas, problem, warning = _choose_blas(requested)
-    return Preload(blas, requested, switch == "1", device, False, contradiction or problem, warning)
+    return Preload(blas, requested, switch == "1", device, False, contradiction or problem, warning, invariant == "1")
 
 
 PRELOAD = _apply()

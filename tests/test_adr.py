@@ -25,7 +25,7 @@ CLASSES = {
     for cls in (EngineConfig, LoopRule, PrefillPlan, Request, SamplingConfig, SchedulerConfig, SequenceSpec, StopRules)
 }
 # What is no setting but a request's own matter.
-NOT_SETTINGS = {"PrefillPlan": {"adopted", "boundary"}, "Request": {"sampling", "detokenizer", "on_token"}}
+NOT_SETTINGS = {"PrefillPlan": {"adopted", "boundary", "has_tail"}, "Request": {"sampling", "detokenizer", "on_token"}}
 NOT_SETTINGS["SequenceSpec"] = {"sampling"}
 FINDING = re.compile(r"[\w-]+ against [\w-]+, (?:decode|TTFT) of [\w-]+ at \d+: [^,]+, n=\d+\), [a-z ]*[a-z]")
 

@@ -44,6 +44,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 WITHOUT_MLX = [
     "mlxcel_engine.engine.plan",
+    "mlxcel_engine.engine.shapes",
     "mlxcel_engine.engine.config",
     "mlxcel_engine.engine.kv.blocks",
     "mlxcel_engine.engine.finish",

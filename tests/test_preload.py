@@ -53,10 +53,18 @@ def test_the_switch_fixes_the_order_of_sums_and_keeps_what_the_user_set() -> Non
     assert not preload(MLXCEL_SDPA_DETERMINISTIC="0")["deterministic"]
 
 
+def test_the_invariant_mode_is_off_unless_it_is_switched_on_and_sets_nothing() -> None:
+    report = preload(MLXCEL_INVARIANT="1")
+    assert report["invariant"]
+    assert report["env"] == preload()["env"]
+    assert not preload()["invariant"]
+
+
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
         ({"MLXCEL_SDPA_DETERMINISTIC": "false"}, "give 0 or 1"),
+        ({"MLXCEL_INVARIANT": "yes"}, "MLXCEL_INVARIANT=yes: give 0 or 1"),
         ({"MLXCEL_SDPA_DETERMINISTIC": "1", "MLX_ENABLE_TF32": "1"}, "MLX_ENABLE_TF32=1"),
         ({"MLXCEL_SDPA_DETERMINISTIC": "1", "MKL_CBWR": "AUTO"}, "needs a strict MKL_CBWR, not AUTO"),
     ],

@@ -104,6 +104,7 @@ class FakeSession:
 
     def __init__(self, times: FakeTimes, host: _FakeHost, settings: LoopSettings) -> None:
         self.storage = times.storage
+        self.chunk = settings.chunk
         self.attention_calls = None if times.calls is None else 0
         self.adopted_tokens = 0
         self._kept: set[tuple[int, ...]] = set()

@@ -40,6 +40,7 @@ class Measured:
     streams: list[StreamTimes]
     warm: list[StreamTimes] | None
     storage: str
+    chunk: int
     attention_calls: int | None
     peak_memory_bytes: int
     failure: Exception | None = None
@@ -88,7 +89,7 @@ def measure(rig: Rig, loop: DecodeLoop, context: Context, options: BenchOptions,
         if loop.chooses_storage and options.storage == "paged" and not (session.storage == "paged" and made):
             seen = f"storage {session.storage}, {made} paged attention calls"
             raise RunError(f"paged KV was asked for, but not used ({seen})")
-        measured = Measured(streams, None, session.storage, made, peak)
+        measured = Measured(streams, None, session.storage, session.chunk, made, peak)
         if not (options.prompt_cache and loop.caches_prompts):
             return measured
         try:

@@ -29,7 +29,10 @@ def resolve_warmup(device: str, choice: WarmupChoice) -> WarmupName:
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """How to measure; ``ctx`` and ``max_tokens`` in tokens a stream, ``warmup_tokens`` decoded in a warm-up."""
+    """How to measure; ``ctx`` and ``max_tokens`` in tokens a stream, ``warmup_tokens`` decoded in a warm-up.
+
+    ``invariant`` names the shapes of the loops of the invariant mode, for the record.
+    """
 
     ctx: tuple[int, ...]
     max_tokens: int
@@ -43,6 +46,7 @@ class BenchOptions:
     prompt_cache: bool = False
     seed: int = 0
     label: str | None = None
+    invariant: str | None = None
 
     def loop_settings(self, model: ModelRecord, tell_prefill: Callable[[int], None]) -> LoopSettings:
         """Return what a loop has to know of these options."""

@@ -20,7 +20,9 @@ from mlxcel_engine.bench.rig import Rig
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mlxcel_engine.bench.loops import DecodeLoop
     from mlxcel_engine.device import Device
+    from mlxcel_engine.engine import FixedShapes
     from mlxcel_engine.loader.load import LoadedModel
     from mlxcel_engine.records.environment import Environment
 
@@ -46,13 +48,24 @@ class DeviceMemory:
         return int(mx.get_peak_memory())
 
 
-def make_rig(environment: Environment, loaded: LoadedModel, device: Device, paths: Sequence[str]) -> Rig:
-    """Make the rig of ``loaded`` with the loops of ``paths``, in the order of the tables."""
-    loops = (CliLoop(loaded), MlxServerLoop(loaded), EngineLoop(loaded), ServerLoop(loaded))
+def make_rig(
+    environment: Environment,
+    loaded: LoadedModel,
+    device: Device,
+    paths: Sequence[str],
+    shapes: FixedShapes | None = None,
+) -> Rig:
+    """Make the rig of ``loaded`` with the loops of ``paths``, in the order of the tables.
+
+    With ``shapes``, our own loops are there in the invariant mode, too.
+    """
+    loops: list[DecodeLoop] = [CliLoop(loaded), MlxServerLoop(loaded), EngineLoop(loaded), ServerLoop(loaded)]
+    if shapes is not None:
+        loops += [EngineLoop(loaded, shapes), ServerLoop(loaded, shapes)]
     return Rig(
         environment=environment,
         model=loaded.record,
-        loops=[loop for loop in loops if loop.name in paths],
+        loops=[loop for loop in loops if loop.name.removesuffix("-invariant") in paths],
         footprint=measure_footprint(loaded.model),
         memory=DeviceMemory(),
         clock=time.perf_counter,

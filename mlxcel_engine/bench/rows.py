@@ -44,7 +44,7 @@ def make_row(
         prompt_tokens=sum(context.lengths),
         batch=options.batch,
         storage=measured.storage,
-        chunk=min(options.prefill_chunk, context.longest),
+        chunk=min(measured.chunk, context.longest),
         tokens=sum(len(stream.tokens) for stream in streams),
         finish_reason=reasons.pop() if len(reasons) == 1 else "mixed",
         ended_early=any(len(stream.tokens) < options.max_tokens for stream in streams),

@@ -126,4 +126,5 @@ def _config(rig: Rig, options: BenchOptions) -> BenchConfig:
         prompt_cache=options.prompt_cache,
         seed=options.seed,
         label=options.label,
+        invariant=options.invariant,
     )

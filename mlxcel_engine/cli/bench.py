@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mlxcel_engine.bench.rig import Rig
+    from mlxcel_engine.device import Device
+    from mlxcel_engine.engine.shapes import FixedShapes
 
 
 def bench(
@@ -40,6 +42,8 @@ def bench(
     warmup: own.Warmup = "auto",
     warmup_tokens: own.WarmupTokens = 16,
     prefill_chunk: options.PrefillChunk = DEFAULT_CHUNK,
+    invariant: own.Invariant = False,
+    invariant_shape: options.InvariantShape = None,
     decode_storage: own.DecodeStorage = "auto",
     batch: own.Batch = 1,
     ragged: own.Ragged = False,
@@ -68,9 +72,14 @@ def bench(
     with OutputFile(json_path, force=force) as output:
         with RunProgress(error_console()) as progress:
             if fake_path is not None:
+                shapes = options.invariant_shapes(invariant, invariant_shape, "cpu")
                 rig = make_fake_rig(fake_path, paths)
             else:
-                rig = _make_rig(paths, progress, model, dtype, weights, trust_remote_code=trust_remote_code)
+                device = prepare_runtime()
+                shapes = options.invariant_shapes(invariant, invariant_shape, device)
+                rig = _make_rig(
+                    paths, progress, model, dtype, weights, device, shapes, trust_remote_code=trust_remote_code
+                )
             settings = BenchOptions(
                 ctx=tuple(ctx or options.DEFAULT_CONTEXTS),
                 max_tokens=max_tokens,
@@ -83,6 +92,7 @@ def bench(
                 ignore_eos=ignore_eos,
                 prompt_cache=prompt_cache,
                 label=label,
+                invariant=None if shapes is None else str(shapes),
             )
             outcome = run_bench(rig, settings, progress, _saver(output, rows), warn)
         with outliving_reader():
@@ -93,17 +103,24 @@ def bench(
 
 
 def _make_rig(
-    paths: Sequence[str], progress: RunProgress, model: str, dtype: str, weights: str, *, trust_remote_code: bool
+    paths: Sequence[str],
+    progress: RunProgress,
+    model: str,
+    dtype: str,
+    weights: str,
+    device: Device,
+    shapes: FixedShapes | None,
+    *,
+    trust_remote_code: bool,
 ) -> Rig:
     """Load the model and set up what measures it."""
-    device = prepare_runtime()
     from mlxcel_engine.bench.real import make_rig
     from mlxcel_engine.environment import collect_environment
     from mlxcel_engine.loader.policy import resolve_policy
 
     policy = resolve_policy(device, dtype, weights)
     loaded = load_model(model, policy, progress.phase, trust_remote_code=trust_remote_code)
-    return make_rig(collect_environment(loaded.record.dtype, device, os.environ), loaded, device, paths)
+    return make_rig(collect_environment(loaded.record.dtype, device, os.environ), loaded, device, paths, shapes)
 
 
 def _saver(output: OutputFile, rows: BenchCsv) -> Callable[[BenchRecord, BenchRow | Unmeasured], None]:

@@ -41,6 +41,14 @@ WarmupTokens = Annotated[
         rich_help_panel=RUN_PANEL,
     ),
 ]
+Invariant = Annotated[
+    bool,
+    typer.Option(
+        "--invariant",
+        help="Measure engine and server in the invariant mode, too, as engine-invariant and server-invariant.",
+        rich_help_panel=RUN_PANEL,
+    ),
+]
 DecodeStorage = Annotated[
     StorageName,
     typer.Option(

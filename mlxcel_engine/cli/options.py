@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from mlxcel_engine.errors import EngineError, UsageError
+from mlxcel_engine.preload import INVARIANT_SWITCH, PRELOAD
+
+if TYPE_CHECKING:
+    from mlxcel_engine.engine.shapes import FixedShapes
 
 MODEL_PANEL = "Model"
 RUN_PANEL = "What to run"
@@ -44,6 +50,29 @@ def nats(value: str | float) -> float:
     if not 0 <= number < float("inf"):
         raise typer.BadParameter(f"{value}; give a number of 0 or more")
     return number
+
+
+def invariant_shapes(wanted: bool, shape: str | None, device: str) -> FixedShapes | None:
+    """The shapes of ``--invariant`` and ``--invariant-shape`` on ``device``, None without the mode.
+
+    Raises:
+        UsageError: a shape that is none, or without the mode.
+
+    """
+    from mlxcel_engine.engine.shapes import FixedShapes, resolve_shapes
+
+    wanted = wanted or PRELOAD.invariant
+    if shape is None:
+        return resolve_shapes(wanted, device)
+    if not wanted:
+        raise UsageError(f"--invariant-shape {shape} does nothing without --invariant; give both or none")
+    try:
+        width, chunk = (int(part) for part in shape.split(","))
+        return FixedShapes(width, chunk)
+    except ValueError:
+        raise UsageError(f"--invariant-shape {shape}: give two whole numbers, rows and tokens, as in 4,64") from None
+    except EngineError as error:
+        raise UsageError(f"--invariant-shape {shape}: {error}") from None
 
 
 def _show_version(value: bool) -> None:
@@ -113,6 +142,23 @@ PrefillChunk = Annotated[
         metavar="N",
         parser=count,
         help="Prompt tokens that go through the model at once.",
+        rich_help_panel=RUN_PANEL,
+    ),
+]
+Invariant = Annotated[
+    bool,
+    typer.Option(
+        "--invariant",
+        help=f"Run our engine in shapes that nothing but the request changes; {INVARIANT_SWITCH}=1 does it, too.",
+        rich_help_panel=RUN_PANEL,
+    ),
+]
+InvariantShape = Annotated[
+    str | None,
+    typer.Option(
+        "--invariant-shape",
+        metavar="W,C",
+        help="Rows of a decode forward and tokens of a prefill chunk in the invariant mode. Default: by device.",
         rich_help_panel=RUN_PANEL,
     ),
 ]

@@ -10,6 +10,8 @@ import typer
 from mlxcel_engine.cli import options
 from mlxcel_engine.cli import parity_options as own
 from mlxcel_engine.cli.parity_inputs import (
+    DEFAULT_PROMPT,
+    LONGER_PROMPT,
     choose_paths,
     encode_prompts,
     names_of,
@@ -23,6 +25,7 @@ from mlxcel_engine.cli.setup import (
     error_console,
     load_model,
     prepare_runtime,
+    refuse_beside,
     refuse_one_file_twice,
     refuse_run_options,
 )
@@ -56,6 +59,8 @@ def parity(
     no_prompt_cache_case: own.NoPromptCacheCase = False,
     all_pairs: own.AllPairs = False,
     prefill_chunk: options.PrefillChunk = DEFAULT_CHUNK,
+    invariant: options.Invariant = False,
+    invariant_shape: options.InvariantShape = None,
     dtype: options.Dtype = "auto",
     weights: options.Weights = "auto",
     trust_remote_code: options.TrustRemoteCode = False,
@@ -86,8 +91,13 @@ def parity(
         return _show_again(from_file, earlier, svg, force, expect_identical, allow_near_tie)
     if expect_identical and not PRELOAD.deterministic:
         raise UsageError(f"--expect-identical needs a fixed order of sums: set {DETERMINISTIC_SWITCH}=1")
-    texts, given = prompt_texts(prompt, prompt_file, prompts), read_sampling(sampling)
+    longer = LONGER_PROMPT if invariant or PRELOAD.invariant else DEFAULT_PROMPT
+    texts, given = prompt_texts(prompt, prompt_file, prompts, default=longer), read_sampling(sampling)
     device = prepare_runtime()
+    shapes = options.invariant_shapes(invariant, invariant_shape, device)
+    if shapes is not None:
+        refuse_beside(context, "prefill_chunk", "--invariant, which has a chunk of its own (--invariant-shape)")
+        prefill_chunk = shapes.chunk
     from mlxcel_engine.engine.sampling import BreakerResolver
     from mlxcel_engine.environment import collect_environment
     from mlxcel_engine.loader.policy import resolve_policy
@@ -98,7 +108,7 @@ def parity(
 
     policy = resolve_policy(device, dtype, weights)
     configs = case_configs(names_of("--cases", cases), seed, given)
-    chosen = choose_paths(paths, batch, prompt_cache=not no_prompt_cache_case)
+    chosen = choose_paths(paths, batch, shapes, prompt_cache=not no_prompt_cache_case)
     settings = ParityOptions(
         max_tokens,
         prefill_chunk,
@@ -109,6 +119,7 @@ def parity(
         teacher_forced=teacher_forced,
         expect_identical=expect_identical,
         allow_near_tie=allow_near_tie,
+        invariant=shapes,
     )
     with OutputFile(json_path, force=force) as output, OutputFile(svg, force=force) as picture:
         with RunProgress(error_console()) as progress:

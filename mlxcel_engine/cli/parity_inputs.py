@@ -17,12 +17,25 @@ from mlxcel_engine.prompts import check_context, check_text
 from mlxcel_engine.records.parity import ParityRecord
 
 if TYPE_CHECKING:
+    from mlxcel_engine.engine.shapes import FixedShapes
     from mlxcel_engine.loader.load import LoadedModel
     from mlxcel_engine.paths import DecodePath
     from mlxcel_engine.prompts import Prompt
 
-_PROMPT_CACHE_PATHS = {"cache-miss", "cache-hit"}
+_PROMPT_CACHE_PATHS = ("cache-miss", "cache-hit")
 DEFAULT_PROMPT = "Why is the sky blue? Answer in two sentences."
+LONGER_PROMPT = "\n".join(
+    (
+        "These are the rules of our library.",
+        "1. Whoever borrows a book writes the date and a name on the card in its cover.",
+        "2. Maps and prints stay in the reading room; ask at the desk for a table by the window.",
+        "3. A book that is not back after four weeks is fetched by the porter, who likes tea.",
+        "4. On Mondays the upper floor is closed, since the floor is waxed and the clock is wound.",
+        "5. Dogs wait at the gate. Cats may come in if they are quiet and stay off the atlases.",
+        "When is the upper floor closed, and why? Answer in two sentences.",
+    )
+)
+"""Takes more than two chunks of the invariant mode on a CPU."""
 
 
 def read_text(option: str, file: str) -> str:
@@ -41,8 +54,10 @@ def read_text(option: str, file: str) -> str:
         raise UsageError(f"{option} {file}: not UTF-8; convert it first") from None
 
 
-def prompt_texts(prompt: str | None, prompt_file: str | None, prompts: str | None) -> list[PromptText] | None:
-    """The prompts of the options, or the default one; None is the built-in set.
+def prompt_texts(
+    prompt: str | None, prompt_file: str | None, prompts: str | None, *, default: str = DEFAULT_PROMPT
+) -> list[PromptText] | None:
+    """The prompts of the options, or the ``default`` one; None is the built-in set.
 
     Newlines at the end of ``prompt_file`` are not part of the prompt.
     """
@@ -59,7 +74,7 @@ def prompt_texts(prompt: str | None, prompt_file: str | None, prompts: str | Non
         return parse_prompts(prompts, read_text("--prompts", prompts))
     if prompt_file is not None:
         prompt = read_text("--prompt-file", prompt_file).rstrip("\r\n")
-    return [PromptText("prompt-1", check_text(DEFAULT_PROMPT if prompt is None else prompt))]
+    return [PromptText("prompt-1", check_text(default if prompt is None else prompt))]
 
 
 def encode_prompts(
@@ -134,22 +149,26 @@ def names_of(option: str, names: str) -> list[str]:
     return found
 
 
-def choose_paths(names: str | None, width: int, *, prompt_cache: bool) -> list[DecodePath]:
-    """Make the paths that are named, or all of them, in the order of the tables.
+def choose_paths(
+    names: str | None, width: int, shapes: FixedShapes | None = None, *, prompt_cache: bool
+) -> list[DecodePath]:
+    """Make the paths that are named, or all of them, in the order of the tables; with ``shapes`` there are more.
 
     Raises:
         UsageError: a name that no path has, or no path is left.
 
     """
-    from mlxcel_engine.paths import path_makers
+    from mlxcel_engine.paths import invariant_makers, path_makers
 
     makers = path_makers(width)
+    if shapes is not None:
+        makers |= invariant_makers(shapes)
     wanted = list(makers) if names is None else names_of("--paths", names)
     for name in wanted:
         if name not in makers:
             raise UsageError(f"--paths {name!r}: no such path; give some of {', '.join(makers)}")
-    left_out = set() if prompt_cache else _PROMPT_CACHE_PATHS
-    chosen = [make() for name, make in makers.items() if name in wanted and name not in left_out]
+    wanted = [name for name in wanted if prompt_cache or not name.startswith(_PROMPT_CACHE_PATHS)]
+    chosen = [make() for name, make in makers.items() if name in wanted]
     if not chosen:
         without = "" if prompt_cache else " without the prompt cache's"
         raise UsageError(f"--paths {names!r}: no path is left{without}; give some of {', '.join(makers)}")

@@ -41,7 +41,7 @@ def gate(record: ParityRecord, *, expect_identical: bool, allow_near_tie: bool) 
     if not record.complete:
         print("gate: the record is incomplete; run it to its end", file=sys.stderr)
         return RunError.exit_code
-    result = judge(record.rows, allow_near_tie=allow_near_tie)
+    result = judge(record.rows, allow_near_tie=allow_near_tie, invariant=record.config.invariant is not None)
     for failure in result.failures:
         print(f"gate: {failure}", file=sys.stderr)
     if not result.compared:

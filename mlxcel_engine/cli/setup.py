@@ -67,6 +67,18 @@ def refuse_run_options(context: typer.Context, allowed: Collection[str]) -> None
             raise UsageError(f"{option} does nothing with --from, which runs nothing; leave one of them out")
 
 
+def refuse_beside(context: typer.Context, name: str, other: str) -> None:
+    """Refuse the option of parameter ``name``, if it was given, since it has no effect beside ``other``.
+
+    Raises:
+        UsageError: names both.
+
+    """
+    source = context.get_parameter_source(name)
+    if source is not None and source.name == "COMMANDLINE":
+        raise UsageError(f"--{name.replace('_', '-')} does nothing beside {other}; leave it out")
+
+
 def prepare_runtime() -> Device:
     """Check the settings that precede MLX's import and select the device; to be called before ``mlx_lm`` is imported.
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         resolve_sampling,
         sample_rows,
     )
+    from mlxcel_engine.engine.shapes import FixedShapes
     from mlxcel_engine.engine.single import GeneratedToken, generate
     from mlxcel_engine.engine.text import Detokenizer, TextStream
     from mlxcel_engine.engine.types import (
@@ -62,6 +63,7 @@ __all__ = [
     "Finish",
     "FinishDetail",
     "FinishReason",
+    "FixedShapes",
     "GeneratedToken",
     "LoopRule",
     "PagedSupport",
@@ -128,6 +130,7 @@ _MODULES = {
         "resolve_sampling",
         "sample_rows",
     ),
+    "shapes": ("FixedShapes",),
     "single": (
         "GeneratedToken",
         "generate",

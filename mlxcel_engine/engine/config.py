@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from mlxcel_engine.errors import EngineError
+
+if TYPE_CHECKING:
+    from mlxcel_engine.engine.shapes import FixedShapes
 
 Storage = Literal["dense", "paged"]
 
@@ -21,11 +24,16 @@ class EngineConfig:
     a call and a prefix, a prefill attends in blocks of queries, softmax, logprobs and SwiGLU take powers of
     two, a decode step's rope is one product. None decides: exact under the deterministic switch, whose promise an
     explicit False gives up, and on a GPU; on a CPU the other ways were measured to be faster.
+
+    ``invariant`` makes a request's logits independent of its neighbours, of chunks, of the prompt cache and of the
+    storage, by :class:`FixedShapes`; True takes those of the device, False is off, None is what ``MLXCEL_INVARIANT``
+    says, off without it.
     """
 
     storage: Storage = "dense"
     blocks: int | None = None
     exact: bool | None = None
+    invariant: FixedShapes | bool | None = None
 
     def __post_init__(self) -> None:
         if self.storage not in ("dense", "paged"):

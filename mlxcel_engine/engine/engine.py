@@ -8,12 +8,14 @@ import mlx.core as mx
 
 from mlxcel_engine.engine.config import EngineConfig
 from mlxcel_engine.engine.dispatch import faster_functions, install_dispatch
-from mlxcel_engine.engine.families import family_support
+from mlxcel_engine.engine.families import family_support, multiplies_row_by_row
+from mlxcel_engine.engine.kv.detached import materialized
 from mlxcel_engine.engine.kv.factory import is_exact, make_store
 from mlxcel_engine.engine.sampling.batch import sample_rows
 from mlxcel_engine.engine.sampling.row import row_ok
-from mlxcel_engine.engine.sequence import Sequence, fitting, join
+from mlxcel_engine.engine.sequence import Sequence, fitting, in_order, join, padded
 from mlxcel_engine.engine.sequences import OpenSequences
+from mlxcel_engine.engine.shapes import resolve_shapes
 from mlxcel_engine.engine.types import (
     ClosedSequence,
     DetachedSequence,
@@ -48,7 +50,7 @@ class Engine:
     """
 
     def __init__(self, model: nn.Module, config: EngineConfig | None = None) -> None:
-        """Prepare ``model``.
+        """Prepare ``model``; ``shapes`` are those of the invariant mode, None without it.
 
         Raises:
             EngineError: paged storage for a family that cannot use it; says why.
@@ -59,9 +61,11 @@ class Engine:
         self.model = model
         self._model: Callable[..., mx.array] = model
         self.support = family_support(model)
+        self.shapes = resolve_shapes(config.invariant, mx.default_device().type.name)
+        self._pads = mx.default_device().type != mx.DeviceType.cpu or not multiplies_row_by_row(model)
         self._exact = is_exact(config)
         self._kv = make_store(model, self.support, config, exact=self._exact)
-        self._open = OpenSequences(self._kv)
+        self._open = OpenSequences(self._kv, self.shapes)
         self._steps = 0
 
     @property
@@ -95,11 +99,33 @@ class Engine:
         ``prefix`` (from :meth:`snapshot`) is adopted: KV of the first tokens of this very prompt, at most all but one.
 
         Raises:
-            EngineError: the prefix is longer, or of another storage; or see :meth:`check_ids`.
+            EngineError: the prefix is of another storage; or see :meth:`check_ids` and :meth:`make_plan`.
 
         """
         self.check_ids((*spec.prompt, *spec.sampling.forced))
         return self._open.open(spec, prefix)
+
+    def make_plan(self, spec: SequenceSpec) -> PrefillPlan:
+        """How the prompt of ``spec`` would be prefilled from its beginning.
+
+        In the invariant mode :attr:`shapes` has the chunk, and ``spec.chunk`` is not used.
+
+        Raises:
+            EngineError: the boundary is not in the prompt, or, in the invariant mode, no multiple of its chunk.
+
+        """
+        return self._open.make_plan(spec, adopted=0)
+
+    def whole(self, tokens: int) -> int:
+        """The largest number of tokens up to ``tokens`` that can be kept and adopted: less only in the invariant mode.
+
+        (What a storage can keep at all, and in which portions, is another matter.)
+        """
+        return tokens if self.shapes is None else self.shapes.whole(tokens)
+
+    def held(self, sequence: SequenceId) -> int:
+        """Tokens of a sequence whose KV is held."""
+        return self._open.get(sequence).forwarded
 
     def check_ids(self, ids: tuple[int, ...]) -> None:
         """Refuse ids that the model has no embedding for: MLX would read memory that is not the model's.
@@ -127,7 +153,11 @@ class Engine:
         state = self._open.get(sequence)
         if piece not in state.plan.pieces or piece.start != state.forwarded:
             raise EngineError(f"sequence {sequence}: piece {piece} is not next in {state.plan} after {state.forwarded}")
-        _, forward = self._forward([state], mx.array([state.spec.prompt[piece.start : piece.stop]], dtype=mx.uint32))
+        inputs = mx.array([state.spec.prompt[piece.start : piece.stop]], dtype=mx.uint32)
+        logits, forward = self._forward([state], inputs, None if self.shapes is None else 1)
+        if piece.stop == state.plan.length:
+            state.opening = materialized(logits[:, -1, :])
+            mx.eval(state.opening)
         forward.commit()
         state.forwarded = piece.stop
         mx.eval(self._kv.arrays(sequence))
@@ -150,8 +180,8 @@ class Engine:
             forward.commit()
         for index, row in enumerate(rows):
             row.fed.append(row.next_token)
+            row.forwarded += row.next_token is not None
             row.next_token = tokens[index : index + 1] if len(rows) > 1 else tokens
-            row.forwarded += 1
         mx.async_eval(tokens, logprobs)
         self._steps += 1
         if self._steps % _CLEAR_EVERY == 0:
@@ -187,11 +217,13 @@ class Engine:
             raise EngineError(f"sequence {sequence}: cannot take back {steps} steps; {len(state.fed)} are remembered")
         if not steps:
             return
-        self._kv.trim(sequence, steps)
+        undone = list(state.fed)[-steps:]
+        tokens = sum(fed is not None for fed in undone)
+        self._kv.trim(sequence, tokens)
         state.sampler.unwind(steps)
-        state.next_token = state.fed[-steps]
-        state.forwarded -= steps
-        for _ in range(steps):
+        state.next_token = undone[0]
+        state.forwarded -= tokens
+        for _ in undone:
             state.fed.pop()
 
     def snapshot(self, sequence: SequenceId, tokens: int) -> DetachedKv:
@@ -208,7 +240,13 @@ class Engine:
         """Move a sequence out of the engine, its KV off the storage; :meth:`resume` brings it back.
 
         Without ``keep_kv`` its KV is dropped, and :meth:`recompute` brings it back.
+
+        Raises:
+            EngineError: no ``keep_kv`` in the invariant mode: prefill does not give the keys that decode steps gave.
+
         """
+        if self.shapes is not None and not keep_kv:
+            raise EngineError("the invariant mode recomputes no sequence; detach it with its KV")
         return self._open.detach(sequence, keep_kv=keep_kv)
 
     def resume(self, detached: DetachedSequence) -> SequenceId:
@@ -240,26 +278,55 @@ class Engine:
 
     def _decode(self, rows: list[Sequence]) -> tuple[list[Sequence], list[KvForward], mx.array, list[RowError]]:
         """Feed every row its next token: the rows that went through, what commits them, logits ``[B, V]``, errors."""
-        if self._kv.batched or len(rows) == 1:
-            logits, forward = self._forward(rows, join([row.next_token for row in rows])[:, None])
-            return rows, [forward], logits[:, -1, :], []
         done, forwards, parts, errors = [], [], [], []
-        for row in rows:
+        for group in self._groups(rows):
             try:
-                logits, forward = self._forward([row], row.next_token[:, None])
+                logits, forward = self._step_group(group)
             except Exception as error:  # whatever the model's code raises must not touch the other rows
+                if self._kv.batched or len(rows) == 1:
+                    raise
+                (row,) = group
                 errors.append(RowError(row.id, RunError(f"sequence {row.id}: its forward failed ({one_line(error)})")))
                 continue
-            done.append(row)
-            forwards.append(forward)
-            parts.append(logits[:, -1, :])
+            done.extend(group)
+            parts.append(logits)
+            if forward is not None:
+                forwards.append(forward)
         if not parts:
             raise errors[0].error
-        return done, forwards, join(parts), errors
+        done, logits = in_order(rows, done, join(parts))
+        return done, forwards, logits, errors
 
-    def _forward(self, rows: list[Sequence], inputs: mx.array) -> tuple[mx.array, KvForward]:
-        """Run the model on ``inputs`` ``[B, L]``; logits ``[B, L, V]``, and what commits the forward."""
-        forward = self._kv.forward([row.id for row in rows], inputs.shape[1])
+    def _groups(self, rows: list[Sequence]) -> list[list[Sequence]]:
+        """Divide the rows of a step into those of one forward each, and those that need none."""
+        if not self._kv.batched:
+            return [[row] for row in rows]
+        if self.shapes is None:
+            return [rows]
+        fed = [row for row in rows if row.next_token is not None]
+        return [*([row] for row in rows if row.next_token is None), *self.shapes.groups(fed)]
+
+    def _step_group(self, rows: list[Sequence]) -> tuple[mx.array, KvForward | None]:
+        """Feed a group: logits ``[B, V]``, and what commits the forward; None for a row that draws without one."""
+        tokens = [row.next_token for row in rows if row.next_token is not None]
+        if not tokens and rows[0].opening is not None:
+            return rows[0].opening, None
+        width = self._width(len(rows))
+        logits, forward = self._forward(rows, padded(join(tokens), width)[:, None], width)
+        return logits[: len(rows), -1, :], forward
+
+    def _width(self, rows: int) -> int | None:
+        """Rows of a decode forward in the invariant mode; None without it, where shapes follow the batch."""
+        if self.shapes is None or not self._kv.batched:
+            return None
+        return self.shapes.width if self._pads else rows
+
+    def _forward(self, rows: list[Sequence], inputs: mx.array, width: int | None = None) -> tuple[mx.array, KvForward]:
+        """Run the model on ``inputs`` ``[B, L]``; logits ``[B, L, V]``, and what commits the forward.
+
+        With a ``width`` the shapes are fixed: the inputs are as many, and those behind ``rows`` are padding.
+        """
+        forward = self._kv.forward([row.id for row in rows], inputs.shape[1], width)
         with faster_functions(allowed=not self._exact):
             logits = self._model(inputs, cache=forward.caches)
         forward.verify()

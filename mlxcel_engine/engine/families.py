@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import mlx.nn as nn
 from mlx_lm.models.cache import KVCache, make_prompt_cache
+from mlx_lm.models.switch_layers import QuantizedSwitchLinear
 
 # Equal to `generate_step` alone and in batches: docs/families.md is the proof, tests/conformance holds this set to it.
 # fmt: off
@@ -78,6 +79,13 @@ def family_support(model: nn.Module) -> FamilySupport:
 def supports_paged_decode(model: nn.Module) -> PagedSupport:
     """Say whether ``model`` can decode over paged KV, and if not, why: what :class:`Engine` decides by."""
     return family_support(model).paged
+
+
+def multiplies_row_by_row(model: nn.Module) -> bool:
+    """Whether every matrix of ``model`` is quantized: on a CPU, MLX multiplies by such a one row by row."""
+    kinds = (nn.QuantizedLinear, nn.QuantizedEmbedding, QuantizedSwitchLinear)
+    weighty = [part for part in model.modules() if "weight" in part and part["weight"].ndim > 1]
+    return bool(weighty) and all(isinstance(part, kinds) for part in weighty)
 
 
 def architectures(model: nn.Module) -> frozenset[str]:

@@ -24,8 +24,9 @@ class Piece:
 class PrefillPlan:
     """``pieces`` go through prefill in order; ``tail``, the last token, is fed by the first decode step.
 
-    The first ``adopted`` tokens came from a kept prefix. At ``boundary`` a piece ends, so that what lies before it
-    can be kept. The chunks between are those of ``mlx_lm.generate.generate_step``: as long as possible, the last one
+    Without a tail (``has_tail``) the pieces hold the whole prompt, and the first step draws from what the last of them
+    gave. The first ``adopted`` tokens came from a kept prefix. At ``boundary`` a piece ends, so that what lies before
+    it can be kept. The chunks between are those of ``mlx_lm.generate.generate_step``: as long as possible, the last one
     shorter.
     """
 
@@ -33,6 +34,7 @@ class PrefillPlan:
     chunk: int = DEFAULT_CHUNK
     adopted: int = 0
     boundary: int | None = None
+    has_tail: bool = True
 
     def __post_init__(self) -> None:
         if self.length < 1 or self.chunk < 1:
@@ -44,18 +46,17 @@ class PrefillPlan:
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """The chunks of all tokens that were not adopted, but for the last; none may be left."""
-        last = self.length - 1
+        """The chunks of all tokens that were not adopted, but for the tail; none may be left."""
         cut = self.adopted if self.boundary is None else max(self.boundary, self.adopted)
-        return (*self._chunks(self.adopted, cut), *self._chunks(cut, last))
+        return (*self._chunks(self.adopted, cut), *self._chunks(cut, self.tail.start))
 
     @property
     def tail(self) -> Piece:
-        """The last prompt token."""
-        return Piece(self.length - 1, self.length)
+        """The last prompt token, or nothing."""
+        return Piece(self.length - self.has_tail, self.length)
 
     def _chunks(self, start: int, stop: int) -> tuple[Piece, ...]:
         return tuple(Piece(first, min(first + self.chunk, stop)) for first in range(start, stop, self.chunk))
 
     def __str__(self) -> str:
-        return "+".join(str(piece) for piece in (*self.pieces, self.tail))
+        return "+".join(str(piece) for piece in (*self.pieces, *[self.tail] * self.has_tail))

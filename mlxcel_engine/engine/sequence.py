@@ -21,17 +21,19 @@ if TYPE_CHECKING:
 class Sequence:
     """One row's whole state.
 
-    ``next_token`` uint32 ``[1]`` is what its next step feeds, maybe not computed yet; ``fed`` what its last steps fed.
-    ``forwarded`` counts the tokens whose KV is held.
+    ``next_token`` uint32 ``[1]`` is what its next step feeds, maybe not computed yet; None while that step draws from
+    ``opening``, the logits ``[1, V]`` behind a prompt without a tail. ``fed`` is what its last steps fed. ``forwarded``
+    counts the tokens whose KV is held.
     """
 
     id: SequenceId
     spec: SequenceSpec
     plan: PrefillPlan
     sampler: RowSampler
-    next_token: mx.array
+    next_token: mx.array | None
     forwarded: int
-    fed: deque[mx.array]
+    fed: deque[mx.array | None]
+    opening: mx.array | None = None
 
 
 def fitting(rows: list[Sequence], logits: mx.array, errors: list[RowError]) -> tuple[list[Sequence], mx.array]:
@@ -52,3 +54,18 @@ def fitting(rows: list[Sequence], logits: mx.array, errors: list[RowError]) -> t
 def join(arrays: list[mx.array]) -> mx.array:
     """Concatenate along the rows; a single array as it is."""
     return arrays[0] if len(arrays) == 1 else mx.concatenate(arrays)
+
+
+def padded(tokens: mx.array, width: int | None) -> mx.array:
+    """Lengthen uint32 ``[B]`` to ``[width]`` by tokens of id 0; without a width, as they are."""
+    missing = (width or 0) - tokens.shape[0]
+    return mx.concatenate([tokens, mx.zeros((missing,), dtype=tokens.dtype)]) if missing > 0 else tokens
+
+
+def in_order(rows: list[Sequence], done: list[Sequence], logits: mx.array) -> tuple[list[Sequence], mx.array]:
+    """Put the rows that are ``done``, and their logits ``[B, V]``, into the order of ``rows``."""
+    places = {row.id: place for place, row in enumerate(rows)}
+    order = sorted(range(len(done)), key=lambda index: places[done[index].id])
+    if order == list(range(len(done))):
+        return done, logits
+    return [done[index] for index in order], logits[mx.array(order)]

@@ -18,6 +18,7 @@ from mlxcel_engine.errors import EngineError
 
 if TYPE_CHECKING:
     from mlxcel_engine.engine.kv.store import DetachedKv, KvStore
+    from mlxcel_engine.engine.shapes import FixedShapes
 
 
 class OpenSequences:
@@ -26,10 +27,11 @@ class OpenSequences:
     A call that raises has changed nothing. An id is never given twice.
     """
 
-    def __init__(self, kv: KvStore) -> None:
-        """Keep the sequences' KV in ``kv``."""
+    def __init__(self, kv: KvStore, shapes: FixedShapes | None) -> None:
+        """Keep the sequences' KV in ``kv``; ``shapes`` are those of the invariant mode."""
         self.states: dict[SequenceId, Sequence] = {}
         self._kv = kv
+        self._shapes = shapes
         self._ids = count()
 
     def get(self, sequence: SequenceId) -> Sequence:
@@ -60,13 +62,24 @@ class OpenSequences:
     def open(self, spec: SequenceSpec, prefix: DetachedKv | None) -> SequenceId:
         """See :meth:`Engine.open`."""
         adopted = prefix.tokens if prefix is not None else 0
-        plan = PrefillPlan(len(spec.prompt), spec.chunk, adopted, spec.boundary)
+        plan = self.make_plan(spec, adopted)
         sampler = RowSampler(spec.sampling, spec.prompt)
-        last = mx.array(spec.prompt[-1:], dtype=mx.uint32)
+        last = mx.array(spec.prompt[-1:], dtype=mx.uint32) if plan.has_tail else None
         sequence = self._next_id()
         self._kv.create(sequence, len(spec.prompt), spec.reserve, prefix)
         self.states[sequence] = Sequence(sequence, spec, plan, sampler, last, adopted, _no_steps())
         return sequence
+
+    def make_plan(self, spec: SequenceSpec, adopted: int) -> PrefillPlan:
+        """How the prompt of ``spec`` is prefilled behind ``adopted`` tokens of it.
+
+        Raises:
+            EngineError: as :class:`PrefillPlan` and :meth:`FixedShapes.plan`.
+
+        """
+        if self._shapes is None:
+            return PrefillPlan(len(spec.prompt), spec.chunk, adopted, spec.boundary)
+        return self._shapes.plan(len(spec.prompt), adopted, spec.boundary)
 
     def close(self, sequence: SequenceId) -> Sequence:
         """Forget ``sequence``, free its storage and return what its state was."""
@@ -115,7 +128,7 @@ class OpenSequences:
         return SequenceId(next(self._ids))
 
 
-def _no_steps() -> deque[mx.array]:
+def _no_steps() -> deque[mx.array | None]:
     return deque(maxlen=UNWIND_LIMIT)
 
 

@@ -50,7 +50,7 @@ def _trials(request: PathRequest, left: DecodePath, right: DecodePath, pieces: i
         yield _Trial("right", change, left, variant, request)
     for change, variant in variants_of(left).items():
         yield _Trial("left", change, variant, right, request)
-    if pieces > 2:  # the last token is always a piece of its own
+    if pieces > 2 and request.invariant is None:  # the last token is always a piece of its own
         whole = replace(request, prefill_chunk=len(request.prompt.ids))
         yield _Trial("both", "the prompt in one chunk", left, right, whole)
 

@@ -14,6 +14,7 @@ from mlxcel_engine.records.parity import ParityConfig, ParityRecord, PromptRecor
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mlxcel_engine.engine import FixedShapes
     from mlxcel_engine.errors import RunError
     from mlxcel_engine.loader.load import LoadedModel
     from mlxcel_engine.parity.cases import Case
@@ -36,6 +37,7 @@ class ParityOptions:
     teacher_forced: bool = False
     expect_identical: bool = False
     allow_near_tie: bool = False
+    invariant: FixedShapes | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,9 @@ def run_parity(
         forced=[],
         streams=[],
     )
-    pairs = choose_pairs([path.name for path in paths], every=options.all_pairs)
+    pairs = choose_pairs(
+        [path.name for path in paths], every=options.all_pairs, invariant=options.invariant is not None
+    )
     failures: list[RunError] = []
 
     def found(new: Findings) -> None:
@@ -96,7 +100,9 @@ def run_parity(
 
     for case in cases:
         for prompt in prompts:
-            request = PathRequest(prompt, options.max_tokens, options.prefill_chunk, case.sampling)
+            request = PathRequest(
+                prompt, options.max_tokens, options.prefill_chunk, case.sampling, invariant=options.invariant
+            )
             subject = Subject(loaded, case.name, request, tuple(paths), tuple(pairs))
             Exam(subject, options, observer, found).run()
     record = record.model_copy(update={"complete": True})
@@ -126,4 +132,5 @@ def parity_config(
         noise_bound=options.noise_bound,
         expect_identical=options.expect_identical,
         allow_near_tie=options.allow_near_tie,
+        invariant=None if options.invariant is None else str(options.invariant),
     )

@@ -11,6 +11,7 @@ from mlxcel_engine.paths.base import (
 )
 from mlxcel_engine.paths.evidence import mlx_lm_evidence, observed_evidence
 from mlxcel_engine.paths.forward_log import ForwardLog, record_forwards
+from mlxcel_engine.paths.invariant import invariant_makers
 from mlxcel_engine.paths.layer_probe import LayerProbe
 from mlxcel_engine.paths.registry import path_makers
 
@@ -23,6 +24,7 @@ __all__ = [
     "PathRun",
     "TokenStep",
     "TokenSteps",
+    "invariant_makers",
     "mlx_lm_evidence",
     "observed_evidence",
     "path_makers",

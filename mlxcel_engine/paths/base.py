@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     import mlx.core as mx
 
+    from mlxcel_engine.engine import FixedShapes
     from mlxcel_engine.loader.load import LoadedModel
     from mlxcel_engine.paths.layer_probe import LayerProbe
     from mlxcel_engine.prompts import Prompt
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 class PathRequest:
     """What a path is asked to generate; ``max_tokens`` 0 gives nothing and forwards nothing.
 
-    With a ``probe`` the path hands it to :func:`~mlxcel_engine.paths.forward_log.record_forwards`.
+    ``invariant`` holds for our own engine alone. With a ``probe`` the path hands it to
+    :func:`~mlxcel_engine.paths.forward_log.record_forwards`.
     """
 
     prompt: Prompt
@@ -31,6 +33,7 @@ class PathRequest:
     prefill_chunk: int
     sampling: ResolvedSampling = GREEDY
     probe: LayerProbe | None = None
+    invariant: FixedShapes | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens < 0:

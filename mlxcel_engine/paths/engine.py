@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
-from mlxcel_engine.engine import Engine, SequenceSpec, StopRules, generate
+from mlxcel_engine.engine import Engine, EngineConfig, SequenceSpec, StopRules, generate
 from mlxcel_engine.paths.base import PathRequest, PathRun, TokenStep, TokenSteps
 from mlxcel_engine.paths.evidence import mlx_lm_evidence, observed_evidence
 from mlxcel_engine.paths.forward_log import ForwardLog, record_forwards
@@ -28,7 +28,7 @@ class EnginePath:
     def run(self, loaded: LoadedModel, request: PathRequest) -> PathRun:
         """See :meth:`DecodePath.run`."""
         log = ForwardLog(len(request.prompt.ids))
-        engine = Engine(loaded.model)
+        engine = Engine(loaded.model, EngineConfig(invariant=request.invariant or False))
         return PathRun(_steps(engine, loaded, request, log), lambda: _evidence(engine, log, request), _not_dense)
 
 

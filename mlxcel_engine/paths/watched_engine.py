@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from mlxcel_engine.engine import Engine, EngineConfig
 
 if TYPE_CHECKING:
+    import mlx.core as mx
     import mlx.nn as nn
 
-    from mlxcel_engine.engine import PendingStep, Piece, PrefillOutcome, SequenceId, SequenceSpec, StepBatch
-    from mlxcel_engine.engine.kv.store import DetachedKv
+    from mlxcel_engine.engine import DetachedSequence, PendingStep, SequenceId, SequenceSpec, StepBatch
+    from mlxcel_engine.engine.kv.store import DetachedKv, KvForward
+    from mlxcel_engine.engine.sequence import Sequence
     from mlxcel_engine.paths.forward_log import ForwardLog
 
 
@@ -21,6 +23,7 @@ class WatchedEngine(Engine):
         super().__init__(model, config)
         self._log: ForwardLog | None = None
         self._own: SequenceId | None = None
+        self._outside: DetachedSequence | None = None
 
     def watch(self, log: ForwardLog) -> None:
         """Let the next sequence that is opened be the one of ``log``."""
@@ -34,19 +37,29 @@ class WatchedEngine(Engine):
             self._log.adopted = prefix.tokens if prefix is not None else 0
         return sequence
 
-    def prefill(self, sequence: SequenceId, piece: Piece) -> PrefillOutcome:
-        """See :meth:`Engine.prefill`."""
-        if self._log is not None:
-            self._log.ahead = 0 if sequence == self._own else -1
-        return super().prefill(sequence, piece)
+    def detach(self, sequence: SequenceId, *, keep_kv: bool = True) -> DetachedSequence:
+        """See :meth:`Engine.detach`."""
+        detached = super().detach(sequence, keep_kv=keep_kv)
+        if sequence == self._own:
+            self._outside = detached
+        return detached
+
+    def resume(self, detached: DetachedSequence) -> SequenceId:
+        """See :meth:`Engine.resume`."""
+        sequence = super().resume(detached)
+        if detached is self._outside:
+            self._own = sequence
+        return sequence
 
     def submit(self, batch: StepBatch) -> PendingStep:
         """See :meth:`Engine.submit`."""
         if self._log is not None:
-            place = batch.rows.index(self._own) if self._own in batch.rows else -1
             self._log.together = len(batch.rows)
-            if self.support.batched:
-                self._log.row, self._log.ahead = max(place, 0), min(place, 0)
-            else:  # a forward for each row, in their order
-                self._log.ahead = place
         return super().submit(batch)
+
+    def _forward(self, rows: list[Sequence], inputs: mx.array, width: int | None = None) -> tuple[mx.array, KvForward]:
+        if self._log is not None:
+            ids = [row.id for row in rows]
+            place = ids.index(self._own) if self._own in ids else -1
+            self._log.row, self._log.ahead = max(place, 0), min(place, 0)
+        return super()._forward(rows, inputs, width)

@@ -163,6 +163,8 @@ class BenchConfig(Record):
     """What the prompts are drawn from."""
     label: str | None
     """``--label``."""
+    invariant: str | None = None
+    """Width and chunk (``4,64``) of the paths of the invariant mode, None without them."""
 
 
 class BenchRecord(Record):

@@ -225,6 +225,8 @@ class ParityConfig(Record):
     """It was a gate."""
     allow_near_tie: bool
     """Near-ties passed it."""
+    invariant: str | None = None
+    """Width and chunk (``4,64``) of the invariant mode, None without it."""
 
 
 class ParityRecord(Record):

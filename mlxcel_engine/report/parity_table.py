@@ -134,10 +134,11 @@ def _heading(record: ParityRecord, marks: str) -> list[str]:
     model, env, config = record.config.model, record.environment, record.config
     bound = "by dtype" if config.noise_bound is None else f"{config.noise_bound:g}"
     switch = "on" if env.deterministic else "off"
+    shapes = "" if config.invariant is None else f", invariant {config.invariant}"
     return [
         f"{model.label}: {model.architecture}, {env.dtype}, {model.weights} weights, on {env.device_name}",
         f"mlx {env.mlx}, mlx-lm {env.mlx_lm}, BLAS {env.blas}, deterministic {switch}, "
-        f"noise bound {bound}, chunk {config.prefill_chunk}",
+        f"noise bound {bound}, chunk {config.prefill_chunk}{shapes}",
         f"differences of logprobs in nats; marks: {marks}",
         *(
             _sampling(case)

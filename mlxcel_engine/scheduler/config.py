@@ -14,7 +14,8 @@ class SchedulerConfig:
 
     ``max_batch`` rows decode together; ``queue`` requests may wait to be admitted; prompts are prefilled in pieces of
     at most ``chunk`` tokens. ``kv_tokens`` bounds the KV of all live rows where the engine's pools have no fixed size
-    (None: no bound). The KV of preempted rows is kept up to ``detached_bytes``, beyond that recomputed.
+    (None: no bound). The KV of preempted rows is kept up to ``detached_bytes``, beyond that recomputed; in the
+    invariant mode it is always kept, and pieces have the engine's own chunk.
     ``prompt_cache_bytes`` of kept prefixes, 0 for no prompt cache. One step of priority is worth ``priority_ticks``
     ticks of waiting.
     """

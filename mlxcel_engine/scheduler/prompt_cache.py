@@ -1,12 +1,14 @@
 """The prompt cache: kept prefixes of prompts and answers, bounded in bytes, least recently used out first.
 
 Over paged KV a prefix is shared blocks, whole ones; over dense KV copies, each common part held once; over ``mlx-lm``'s
-caches an exact snapshot. It touches no tensor itself: the engine keeps, divides and joins KV.
+caches an exact snapshot. In the invariant mode these are whole chunks of prompts. It touches no tensor itself: the
+engine keeps, divides and joins KV.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import lcm
 from typing import TYPE_CHECKING
 
 from mlxcel_engine.engine.kv.blocks import BLOCK_TOKENS
@@ -59,7 +61,8 @@ class PromptCache:
         self._limit = limit
         self._shares = engine.storage == "paged"
         self._exact = not engine.support.batched
-        self._tree = RadixTree(BLOCK_TOKENS if self._shares else 1, divisible=not self._exact)
+        granule = lcm(BLOCK_TOKENS if self._shares else 1, 1 if engine.shapes is None else engine.shapes.chunk)
+        self._tree = RadixTree(granule, divisible=not self._exact)
 
     @property
     def nbytes(self) -> int:

@@ -81,8 +81,12 @@ class EngineRoom:
         self.rows[sequence] = seat
 
     def leave(self, seat: Ticket) -> None:
-        """See :meth:`Room.leave`; beyond the limit of detached bytes its KV is dropped, to be computed again."""
-        keep = self.detached_bytes + self._engine.kv_bytes(seat.row) <= self._limit
+        """See :meth:`Room.leave`; beyond the limit of detached bytes its KV is dropped, to be computed again.
+
+        In the invariant mode all is kept: prefill would not give the keys that decode steps gave.
+        """
+        within = self.detached_bytes + self._engine.kv_bytes(seat.row) <= self._limit
+        keep = within or self._engine.shapes is not None
         seat.detached = self._engine.detach(seat.row, keep_kv=keep)
         self._out(seat)
         seat.preemptions += 1

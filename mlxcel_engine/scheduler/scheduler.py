@@ -135,14 +135,14 @@ class BatchScheduler:
         prompt, config = request.prompt, self._config
         budget = token_budget(len(prompt), request.rules)
         cached = config.prompt_cache_bytes > 0 and request.cache_key is not None
-        spec = SequenceSpec(prompt, request.sampling, config.chunk, budget, request.boundary if cached else None)
+        kept = self._engine.whole(len(prompt) - 1 if request.boundary is None else request.boundary) if cached else None
+        spec = SequenceSpec(prompt, request.sampling, config.chunk, budget, None if request.boundary is None else kept)
+        PrefillPlan(len(prompt), boundary=request.boundary)  # refuses a boundary outside of the prompt
         self._engine.check_ids((*prompt, *request.sampling.forced))
-        PrefillPlan(len(prompt), config.chunk, boundary=request.boundary)  # refuses a boundary outside of the prompt
         self._check_room(len(prompt), budget)
-        boundary = (len(prompt) - 1 if request.boundary is None else request.boundary) if cached else None
         ticket = Ticket(
             rank=rank(request.priority, self._worker.policy.tick, next(self._serial), config.priority_ticks),
-            target=len(prompt) - 1,
+            target=self._engine.make_plan(spec).tail.start,
             steps_left=budget,
             request=request,
             handle=RequestHandle(lambda: self._inbox.cancel(ticket)),
@@ -150,7 +150,7 @@ class BatchScheduler:
             progress=RowProgress(request.rules, len(prompt), request.detokenizer),
             submitted=time.perf_counter(),
             storage=self._engine.storage,
-            boundary=boundary,
+            boundary=kept,
         )
         return ticket
 

@@ -126,9 +126,10 @@ class Worker:
         return pending
 
     def _stepped(self, ticket: Ticket, before: KvCounters) -> None:
-        ticket.held += 1
+        held = self._engine.held(ticket.row)
+        ticket.forwarded += held - ticket.held
+        ticket.held = held
         ticket.steps_left -= 1
-        ticket.forwarded += 1
         ticket.count(before, self._engine.counters)
 
     def _settle(self) -> None:
@@ -191,7 +192,7 @@ class Worker:
             self._keep(ticket, ticket.fed[: ticket.held])
 
     def _finish(self, ticket: Ticket, finish: Finish) -> None:
-        if ticket.cached:
+        if ticket.cached and self._engine.shapes is None:  # else only keys that a prefill gave
             self._keep(ticket, ticket.fed)
         self._end(ticket, finish.reason, finish)
 

@@ -188,6 +188,17 @@ def test_a_batch_of_real_loops(checkpoint: str, capsys: Capture) -> None:
         assert (row.attention_calls or 0) > 0
 
 
+def test_the_invariant_mode_is_measured_beside_the_normal_one(checkpoint: str, capsys: Capture) -> None:
+    shape = ("--invariant", "--invariant-shape", "2,16", "--path", "engine", "--path", "server")
+    assert main(["bench", "-m", checkpoint, "--ctx", "40", "-n", "8", *shape, "--json", "-"]) == 0
+    records = [BenchRecord.model_validate_json(line) for line in capsys.readouterr().out.splitlines()]
+    rows = {row.path: row for record in records for row in record.rows}
+    assert list(rows) == ["engine", "server", "engine-invariant", "server-invariant"]
+    assert [row.chunk for row in rows.values()] == [40, 40, 16, 16]
+    assert len({row.token_hash for row in rows.values()}) == 1
+    assert {record.config.invariant for record in records} == {"2,16"}
+
+
 def test_cli_alone_has_no_batch(checkpoint: str, capsys: Capture) -> None:
     assert main(["bench", "-m", checkpoint, "--path", "cli", "--batch", "2"]) == 2
     assert "cli: it decodes one stream" in one_line(capsys.readouterr().err)

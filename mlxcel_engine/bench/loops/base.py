@@ -35,10 +35,11 @@ class LoopSettings:
 class Session(Protocol):
     """A loop that is set up, as a server that is up: it can be given requests again and again.
 
-    ``storage`` names what holds the KV.
+    ``storage`` names what holds the KV, ``chunk`` is how many prompt tokens go through the model at once.
     """
 
     storage: str
+    chunk: int
 
     @property
     def attention_calls(self) -> int | None:

@@ -47,6 +47,7 @@ class CliSession:
         from mlx_lm.models.cache import make_prompt_cache
 
         self._loaded, self._settings = loaded, settings
+        self.chunk = settings.chunk
         self.storage = mlx_lm_storage(type(cache).__name__ for cache in make_prompt_cache(loaded.model))
 
     def run(self, prompts: Prompts, max_tokens: int) -> StreamTokens:

@@ -11,6 +11,7 @@ from mlxcel_engine.bench.timing import StreamToken
 from mlxcel_engine.engine import (
     Engine,
     EngineConfig,
+    FixedShapes,
     RowProgress,
     SequenceId,
     SequenceSpec,
@@ -30,14 +31,15 @@ if TYPE_CHECKING:
 
 
 class EngineLoop:
-    """One engine for all requests; storage ``auto`` is dense."""
+    """One engine for all requests; storage ``auto`` is dense. ``shapes`` are those of the invariant mode."""
 
-    name = "engine"
     chooses_storage = True
     caches_prompts = False
 
-    def __init__(self, loaded: LoadedModel) -> None:
+    def __init__(self, loaded: LoadedModel, shapes: FixedShapes | None = None) -> None:
+        self.name = "engine" if shapes is None else "engine-invariant"
         self._loaded = loaded
+        self._shapes = shapes
 
     def unavailable(self, settings: LoopSettings) -> str | None:
         """See :meth:`DecodeLoop.unavailable`."""
@@ -48,7 +50,7 @@ class EngineLoop:
         """See :meth:`DecodeLoop.open`."""
         from mlx_lm.generate import wired_limit
 
-        config = EngineConfig("paged" if settings.storage == "paged" else "dense")
+        config = engine_config(settings, self._shapes)
         with wired_limit(self._loaded.model, [mx.default_stream(mx.default_device())]):
             yield EngineSession(self._loaded, Engine(self._loaded.model, config), settings)
 
@@ -61,6 +63,7 @@ class EngineSession:
     def __init__(self, loaded: LoadedModel, engine: Engine, settings: LoopSettings) -> None:
         self._loaded, self._engine, self._settings = loaded, engine, settings
         self.storage = engine.storage
+        self.chunk = prefill_chunk(engine, settings)
 
     @property
     def attention_calls(self) -> int | None:
@@ -120,6 +123,16 @@ def unavailable_storage(model: nn.Module, settings: LoopSettings) -> str | None:
     """Why an engine cannot have the storage that is asked for, or None when it can."""
     support = supports_paged_decode(model)
     return None if support.ok or settings.storage != "paged" else f"no paged KV for this family: {support.reason}"
+
+
+def engine_config(settings: LoopSettings, shapes: FixedShapes | None) -> EngineConfig:
+    """How the engine of a loop is built."""
+    return EngineConfig("paged" if settings.storage == "paged" else "dense", invariant=shapes or False)
+
+
+def prefill_chunk(engine: Engine, settings: LoopSettings) -> int:
+    """Prompt tokens that go through the model at once: as asked for, or the invariant mode's."""
+    return settings.chunk if engine.shapes is None else engine.shapes.chunk
 
 
 def paged_calls(engine: Engine) -> int | None:

@@ -53,6 +53,7 @@ class MlxServerSession:
         from mlx_lm.models.cache import make_prompt_cache
 
         self._loaded, self._generator, self._settings = loaded, generator, settings
+        self.chunk = settings.chunk
         caches = make_prompt_cache(loaded.model)
         self.storage = mlx_lm_storage(type(cache.merge([cache])).__name__ for cache in caches)
 

@@ -8,9 +8,9 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from mlxcel_engine.bench.loops.engine import paged_calls, unavailable_storage
+from mlxcel_engine.bench.loops.engine import engine_config, paged_calls, prefill_chunk, unavailable_storage
 from mlxcel_engine.bench.timing import StreamToken
-from mlxcel_engine.engine import Engine, EngineConfig, StopRules
+from mlxcel_engine.engine import Engine, FixedShapes, StopRules
 from mlxcel_engine.scheduler import BatchScheduler, Request, RequestHandle, SchedulerConfig
 
 if TYPE_CHECKING:
@@ -24,14 +24,15 @@ _TELL_EVERY = 0.5  # seconds
 
 
 class ServerLoop:
-    """One scheduler for all requests; storage ``auto`` is dense."""
+    """One scheduler for all requests; storage ``auto`` is dense. ``shapes`` are those of the invariant mode."""
 
-    name = "server"
     chooses_storage = True
     caches_prompts = True
 
-    def __init__(self, loaded: LoadedModel) -> None:
+    def __init__(self, loaded: LoadedModel, shapes: FixedShapes | None = None) -> None:
+        self.name = "server" if shapes is None else "server-invariant"
         self._loaded = loaded
+        self._shapes = shapes
 
     def unavailable(self, settings: LoopSettings) -> str | None:
         """See :meth:`DecodeLoop.unavailable`."""
@@ -40,7 +41,7 @@ class ServerLoop:
     @contextmanager
     def open(self, settings: LoopSettings) -> Iterator[ServerSession]:
         """See :meth:`DecodeLoop.open`."""
-        engine = Engine(self._loaded.model, EngineConfig("paged" if settings.storage == "paged" else "dense"))
+        engine = Engine(self._loaded.model, engine_config(settings, self._shapes))
         defaults = SchedulerConfig()
         config = SchedulerConfig(
             max_batch=max(settings.batch, defaults.max_batch),
@@ -58,6 +59,7 @@ class ServerSession:
     def __init__(self, loaded: LoadedModel, engine: Engine, scheduler: BatchScheduler, settings: LoopSettings) -> None:
         self._loaded, self._engine, self._scheduler, self._settings = loaded, engine, scheduler, settings
         self.storage = scheduler.storage
+        self.chunk = prefill_chunk(engine, settings)
 
     @property
     def attention_calls(self) -> int | None:
@@ -85,7 +87,7 @@ class ServerSession:
                 try:
                     item = inbox.get(timeout=_TELL_EVERY)
                 except Empty:
-                    through = (self._scheduler.metrics.prefill_pieces - pieces) * self._settings.chunk
+                    through = (self._scheduler.metrics.prefill_pieces - pieces) * self.chunk
                     self._settings.tell_prefill(min(through, sum(map(len, prompts))))
                     continue
                 if isinstance(item, Exception):

@@ -142,10 +142,10 @@ class DenseKv:
         """See :meth:`KvStore.drop`."""
         del self._slabs[sequence]
 
-    def forward(self, rows: Sequence[SequenceId], tokens: int) -> ViewForward:
+    def forward(self, rows: Sequence[SequenceId], tokens: int, width: int | None = None) -> ViewForward:
         """See :meth:`KvStore.forward`."""
         slabs = _SlabRows([self._slabs[row] for row in rows], tokens)
-        return ViewForward(slabs, self._layers, tokens, self.counters, self._exact)
+        return ViewForward(slabs, self._layers, tokens, self.counters, self._exact, width)
 
     def length(self, sequence: SequenceId) -> int:
         """See :meth:`KvStore.length`."""

@@ -108,7 +108,12 @@ class OwnCaches:
         del self._caches[sequence], self._lengths[sequence]
         self._unfinished.discard(sequence)
 
-    def forward(self, rows: Sequence[SequenceId], tokens: int) -> _OwnForward:
+    def forward(
+        self,
+        rows: Sequence[SequenceId],
+        tokens: int,
+        width: int | None = None,  # noqa: ARG002 - it is always one row
+    ) -> _OwnForward:
         """See :meth:`KvStore.forward`.
 
         Raises:

@@ -105,7 +105,7 @@ class PagedKv:
         self._allocator.release(table.blocks)
         self._allocator.unclaim(table.claim)
 
-    def forward(self, rows: Sequence[SequenceId], tokens: int) -> ViewForward:
+    def forward(self, rows: Sequence[SequenceId], tokens: int, width: int | None = None) -> ViewForward:
         """See :meth:`KvStore.forward`.
 
         Raises:
@@ -113,7 +113,7 @@ class PagedKv:
 
         """
         tables = [self._tables[row] for row in rows]
-        return ViewForward(self._rows(tables, tokens), len(self._pools), tokens, self.counters, self._exact)
+        return ViewForward(self._rows(tables, tokens), len(self._pools), tokens, self.counters, self._exact, width)
 
     def length(self, sequence: SequenceId) -> int:
         """See :meth:`KvStore.length`."""

@@ -107,6 +107,13 @@ def attend_parts(
     return found.reshape(batch, heads, 1, -1)
 
 
+def attend_row(queries: mx.array, keys: mx.array, values: mx.array, scale: float) -> mx.array:
+    """Attend one token of one row, float32 ``[1, Hq, 1, D]``, over keys in one piece ``[1, Hkv, T, D]``."""
+    heads, kv_heads, width = queries.shape[1], keys.shape[1], queries.shape[3]
+    powers = (queries * (scale * LOG2_E)).reshape(1, kv_heads, heads // kv_heads, width)
+    return Partial.over(powers, keys.swapaxes(-1, -2), values).result().reshape(1, heads, 1, -1)
+
+
 def _attend_cluster(queries: mx.array, layer: int, rows: RowsKv, cluster: Cluster) -> mx.array:
     """Attend the queries of a cluster, in the order of its rows."""
     if not cluster.prefix:

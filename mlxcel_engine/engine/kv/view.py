@@ -8,7 +8,7 @@ import mlx.core as mx
 from mlx_lm.models.base import create_causal_mask
 
 from mlxcel_engine.engine.kv.causal import attend_causal, query_blocks
-from mlxcel_engine.engine.kv.partial import Reading, attend_parts, many_keys
+from mlxcel_engine.engine.kv.partial import Reading, attend_parts, attend_row, many_keys
 from mlxcel_engine.errors import EngineError
 
 if TYPE_CHECKING:
@@ -53,19 +53,26 @@ class ViewForward:
     """A forward through :class:`LayerView` objects. Implements :class:`~mlxcel_engine.engine.kv.store.KvForward`.
 
     ``exact`` keeps to one call of MLX's attention for each row, over its keys in one piece. Otherwise a float32 model
-    attends by ``partial.py`` and ``causal.py`` where they are faster.
+    attends by ``partial.py`` and ``causal.py`` where they are faster. ``width`` is that of :meth:`KvStore.forward`.
     """
 
-    def __init__(self, rows: RowsKv, layers: int, tokens: int, counters: KvCounters, exact: bool) -> None:
+    def __init__(
+        self, rows: RowsKv, layers: int, tokens: int, counters: KvCounters, exact: bool, width: int | None = None
+    ) -> None:
         self.rows = rows
         self.tokens = tokens
+        self.exact = exact
         self.counters = counters
         lengths = rows.lengths
         self.count = len(lengths)
-        self.offset: int | mx.array = lengths[0] if len(set(lengths)) == 1 else mx.array(lengths)
+        self.padding = 0 if width is None else width - self.count
+        self.one = self.count + self.padding == 1
+        number = len(set(lengths)) == 1 if width is None else tokens > 1  # a fixed shape has one kind of offset
+        self.offset: int | mx.array = lengths[0] if number else mx.array([*lengths, *[0] * self.padding])
         self.pieces = [len(spans) for spans in rows.spans()]
         parts = self.count > 1 or self.pieces[0] > 1 or many_keys(1, lengths[0] + tokens)
-        self.reading = Reading.of(rows.clusters()) if tokens == 1 and parts and not exact else None
+        together = tokens == 1 and parts and not exact and width is None
+        self.reading = Reading.of(rows.clusters()) if together else None
         self.blocks = query_blocks(lengths[0], tokens) if tokens > 1 and not exact else None
         self.caches = [LayerView(self, layer) for layer in range(layers)]
 
@@ -124,7 +131,7 @@ class LayerView:
             EngineError: several rows and more than one token each, or a window.
 
         """
-        if self._forward.count > 1 and (length > 1 or window_size is not None):
+        if not self._forward.one and (length > 1 or window_size is not None):
             raise EngineError("several rows decode one token each, without a window; step this family row by row")
         if window_size is not None or (return_array and length > 1):
             mask: mx.array = create_causal_mask(length, self._forward.rows.lengths[0], window_size=window_size)
@@ -134,9 +141,8 @@ class LayerView:
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Append ``[B, Hkv, L, D]`` and return what :meth:`owns` recognises: for one row, all its keys and values."""
         forward = self._forward
-        forward.rows.append(self._layer, keys, values)
-        one = forward.count == 1
-        self._returned = forward.rows.read(self._layer, 0) if one else (keys, values)
+        forward.rows.append(self._layer, keys[: forward.count], values[: forward.count])
+        self._returned = forward.rows.read(self._layer, 0) if forward.one else (keys, values)
         return self._returned
 
     def owns(self, keys: mx.array, values: mx.array) -> bool:
@@ -162,11 +168,11 @@ class LayerView:
             forward.count_reading(forward.reading)
             return attend_parts(queries, returned[0].shape[1], scale, self._layer, forward.rows, forward.reading)
         forward.count_whole()
-        if forward.count > 1 or returned is None:
+        if not forward.one or returned is None:
             return self._attend_rows(queries, scale, mask, sinks)
         if forward.blocks is not None and plain and mask == "causal":
             return attend_causal(queries, *returned, scale, forward.blocks)
-        return mx.fast.scaled_dot_product_attention(queries, *returned, scale=scale, mask=mask, sinks=sinks)
+        return self._attend_row(queries, *returned, scale, mask, sinks)
 
     def _attend_rows(
         self, queries: mx.array, scale: float, mask: mx.array | str | None, sinks: mx.array | None
@@ -178,6 +184,22 @@ class LayerView:
         rows = []
         for row in range(forward.count):
             keys, values = forward.rows.read(self._layer, row)
-            query = queries[row : row + 1]
-            rows.append(mx.fast.scaled_dot_product_attention(query, keys, values, scale=scale, sinks=sinks))
+            rows.append(self._attend_row(queries[row : row + 1], keys, values, scale, None, sinks))
+        if forward.padding:
+            rows.append(mx.zeros((forward.padding, *rows[0].shape[1:]), dtype=rows[0].dtype))
         return mx.concatenate(rows, axis=0)
+
+    def _attend_row(
+        self,
+        queries: mx.array,
+        keys: mx.array,
+        values: mx.array,
+        scale: float,
+        mask: mx.array | str | None,
+        sinks: mx.array | None,
+    ) -> mx.array:
+        """Attend ``[1, Hq, L, D]`` over ``[1, Hkv, T, D]``: a function of these arrays alone."""
+        plain = mask is None and sinks is None and queries.dtype == mx.float32
+        if plain and not self._forward.exact and queries.shape[2] == 1 and many_keys(1, keys.shape[2]):
+            return attend_row(queries, keys, values, scale)
+        return mx.fast.scaled_dot_product_attention(queries, keys, values, scale=scale, mask=mask, sinks=sinks)

@@ -11,6 +11,7 @@ token, so a ratio of 0.87 is a TTFT of 1.15 times the normal mode's. How arms ta
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.engine_batch import Prompt, prefilled, random_ids
@@ -83,10 +84,13 @@ def cases(model: nn.Module) -> dict[str, Callable[[], Case]]:
         arms = {name: arm(EngineConfig(invariant=shape)) for name, shape in shapes.items()}
         return Case("normal", {"normal": arm(NORMAL), **arms}, "1/s")
 
+    full: dict[str, Callable[[], Case]] = {
+        f"full-{width}": partial(decoding, [256] * width, 32, [width]) for width in WIDTHS
+    }
     return {
         "one-256": lambda: decoding([256], 48, WIDTHS),
         "one-2048": lambda: decoding([2048], 32, WIDTHS),
-        **{f"full-{width}": lambda width=width: decoding([256] * width, 32, [width]) for width in WIDTHS},
+        **full,
         "first-32": lambda: opening(32),
         "first-2048": lambda: opening(2048),
     }

@@ -82,8 +82,10 @@ class Traffic:
                     self.leave(row)
 
     def fed_next(self, row: SequenceId) -> int:
-        token: Any = self.engine._open.get(row).next_token.item()
-        return int(token)
+        token = self.engine._open.get(row).next_token
+        assert token is not None
+        value: Any = token.item()
+        return int(value)
 
     def join(self) -> None:
         prompt, prefix = [self.random.randrange(VOCAB) for _ in range(self.random.randint(1, LONGEST // 3))], None

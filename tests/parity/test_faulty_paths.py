@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 import pytest
@@ -212,7 +212,7 @@ def test_a_crash_in_the_forced_sweep_is_a_failure_too() -> None:
     assert _outcome(own_paths()[::2], teacher_forced=True).failures == ()
 
 
-def _outcome(paths: list[DecodePath], **options: bool) -> ParityOutcome:
+def _outcome(paths: list[DecodePath], **options: Any) -> ParityOutcome:
     prompt = Prompt("p", "p", (1, 2, 3), chat=False)
     cases, settings = [Case("greedy", GREEDY)], ParityOptions(4, 2048, **options)
     return run_parity(here(), tiny_loaded(), cases, [prompt], paths, settings, Heard(), lambda _: None)

@@ -169,7 +169,7 @@ def test_a_path_that_returns_nothing_is_invalid() -> None:
 
 def test_another_storage_than_the_name_claims_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Engine
-    monkeypatch.setattr(engine_path, "Engine", lambda model: real(model, EngineConfig(storage="paged")))
+    monkeypatch.setattr(engine_path, "Engine", lambda model, config: real(model, EngineConfig(storage="paged")))
     one = found(beside_cli(EnginePath()))
     assert (one.verdict, one.index) == ("invalid", None)
     assert "not over dense KV: paged, attention calls=" in one.reason

@@ -27,7 +27,7 @@ class EnginePath:
 
     def run(self, loaded: LoadedModel, request: PathRequest) -> PathRun:
         """See :meth:`DecodePath.run`."""
-        log = ForwardLog(len(request.prompt.ids))
+        log = ForwardLog(len(request.prompt.ids), together=1)  # a forward may have padding beside it
         engine = Engine(loaded.model, EngineConfig(invariant=request.invariant or False))
         return PathRun(_steps(engine, loaded, request, log), lambda: _evidence(engine, log, request), _not_dense)
 

@@ -51,7 +51,7 @@ def test_the_evidence_shows_what_each_path_did() -> None:
     assert engine is not None
     assert moved is not None
     assert engine.partition == [(0, 16), (16, 32), (32, 40)]
-    assert engine.chunk == 16
+    assert (engine.chunk, engine.widest_batch) == (16, 1)
     assert (moved.decode_forwards, moved.widest_batch) == (39, 2)
     first, cancelled = seen["batch-4-first"], seen["batch-4-cancelled"]
     assert first is not None

@@ -117,13 +117,14 @@ def test_a_document_reads_back_as_it_was_written() -> None:
 
 
 def test_a_wrong_view_is_a_wrong_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: keys read one token short make the row wrong and the family unproven."""
+    """Negative control: keys and values of the token before make the row wrong and the family unproven."""
     read = dense.Slab.read
 
-    def short(self: dense.Slab, layer: int, length: int) -> tuple[mx.array, mx.array]:
-        return read(self, layer, length - 1 if length > 8 else length)
+    def shifted(self: dense.Slab, layer: int, length: int) -> tuple[mx.array, mx.array]:
+        keys, values = read(self, layer, length)
+        return mx.roll(keys, length > 8, axis=2), mx.roll(values, length > 8, axis=2)
 
-    monkeypatch.setattr(dense.Slab, "read", short)
+    monkeypatch.setattr(dense.Slab, "read", shifted)
     row = measure("llama")
     assert row.verdicts == ("batched", "wrong", "wrong", "right", "wrong", "right")
     assert not row.right
@@ -131,14 +132,14 @@ def test_a_wrong_view_is_a_wrong_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_wrong_pool_is_a_wrong_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: a paged row of more than a block read without its first token."""
+    """Negative control: a paged row of more than a block read with its keys one token off."""
     read = pool.Pool.read
 
-    def short(self: pool.Pool, spans: list[Span]) -> tuple[mx.array, mx.array]:
-        (start, stop), *rest = spans
-        return read(self, [(start + (stop - start > 16), stop), *rest])
+    def shifted(self: pool.Pool, spans: list[Span]) -> tuple[mx.array, mx.array]:
+        keys, values = read(self, spans)
+        return mx.roll(keys, keys.shape[2] > 16, axis=2), values
 
-    monkeypatch.setattr(pool.Pool, "read", short)
+    monkeypatch.setattr(pool.Pool, "read", shifted)
     row = measure("llama")
     assert row.verdicts == ("batched", "right", "right", "wrong", "right", "right")
     assert not row.right

@@ -69,7 +69,7 @@ verify: verify-fmt ## Check format, lint, types, and run the default tests.
 	$(BIN)/mypy
 	$(BIN)/pytest
 
-verify-regression: $(STAMP) ## Exit 1 if this checkout decodes MODEL slower than the revision BASE (main~1).
+verify-regression: $(STAMP) ## Fail if this checkout decodes MODEL slower than the revision BASE (main~1).
 	$(BIN)/python -m benchmarks.regression --base '$(BASE)' -m '$(MODEL)' $(ARGS)
 
 verify-test-cuda: ## The GPU gate: run the default and the checkpoint tests on an NVIDIA GPU; exit 2 where there is none.

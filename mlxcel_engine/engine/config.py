@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from mlxcel_engine.engine.shapes import FixedShapes
 from mlxcel_engine.errors import EngineError
-
-if TYPE_CHECKING:
-    from mlxcel_engine.engine.shapes import FixedShapes
 
 Storage = Literal["dense", "paged"]
 
@@ -36,6 +34,10 @@ class EngineConfig:
     invariant: FixedShapes | bool | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.exact, bool | None):
+            raise EngineError(f"exact={self.exact!r}: give True, False or None")
+        if not isinstance(self.invariant, FixedShapes | bool | None):
+            raise EngineError(f"invariant={self.invariant!r}: give FixedShapes, True, False or None")
         if self.storage not in ("dense", "paged"):
             raise EngineError(f"storage {self.storage!r} is not known; give dense or paged")
         if self.blocks is not None and (self.storage != "paged" or self.blocks < 1):

@@ -20,7 +20,7 @@ SequenceId = NewType("SequenceId", int)
 
 @dataclass(frozen=True)
 class SequenceSpec:
-    """A sequence to open: prompt ids (at least one), sampling, and how its prompt is prefilled.
+    """A sequence to open: prompt ids (at least one; they become a tuple), sampling, and how its prompt is prefilled.
 
     ``reserve`` new tokens are a hint that avoids growing the KV storage; a sequence may run past it. At ``boundary``
     a piece of the prefill ends (:class:`PrefillPlan`).
@@ -33,6 +33,7 @@ class SequenceSpec:
     boundary: int | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "prompt", tuple(self.prompt))  # a list, as a tokenizer returns it, could change
         if not self.prompt:
             raise EngineError("a sequence needs at least one prompt token; got none")
         for token in self.prompt:

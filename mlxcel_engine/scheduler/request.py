@@ -40,7 +40,7 @@ class TokenEvent:
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be generated.
+    """What is to be generated; ``prompt`` becomes a tuple.
 
     ``rules`` hold EOS ids, limits and stop strings; a ``detokenizer`` (a fresh one) gives text. A higher ``priority``
     is served before those that arrive about the same time (see :func:`~mlxcel_engine.scheduler.policy.rank`). Requests
@@ -60,6 +60,11 @@ class Request:
     on_token: Callable[[TokenEvent], object] | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "prompt", tuple(self.prompt))  # a list, as a tokenizer returns it, could change
+        if not isinstance(self.cache_key, str | None):
+            raise EngineError(f"cache_key {self.cache_key!r}: give a text, or None to keep out of the prompt cache")
+        if not isinstance(self.boundary, int | None):
+            raise EngineError(f"boundary {self.boundary!r}: give a whole number of prompt tokens, or None")
         if not -LARGEST_PRIORITY <= self.priority <= LARGEST_PRIORITY:
             raise EngineError(f"priority {self.priority}: give -{LARGEST_PRIORITY} to {LARGEST_PRIORITY}")
 

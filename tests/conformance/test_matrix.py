@@ -122,7 +122,7 @@ def test_a_wrong_view_is_a_wrong_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def shifted(self: dense.Slab, layer: int, length: int) -> tuple[mx.array, mx.array]:
         keys, values = read(self, layer, length)
-        return mx.roll(keys, length > 8, axis=2), mx.roll(values, length > 8, axis=2)
+        return mx.roll(keys, length > 8, 2), mx.roll(values, length > 8, 2)
 
     monkeypatch.setattr(dense.Slab, "read", shifted)
     row = measure("llama")
@@ -137,7 +137,7 @@ def test_a_wrong_pool_is_a_wrong_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def shifted(self: pool.Pool, spans: list[Span]) -> tuple[mx.array, mx.array]:
         keys, values = read(self, spans)
-        return mx.roll(keys, keys.shape[2] > 16, axis=2), values
+        return mx.roll(keys, keys.shape[2] > 16, 2), values
 
     monkeypatch.setattr(pool.Pool, "read", shifted)
     row = measure("llama")

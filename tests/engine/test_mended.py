@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from mlxcel_engine.engine import Engine, EngineConfig, SequenceId, SequenceSpec, StepBatch
+from mlxcel_engine.engine import Engine, EngineConfig, FixedShapes, SequenceId, SequenceSpec, StepBatch
 from mlxcel_engine.engine.config import Storage
 from mlxcel_engine.engine.kv.paged import PagedKv
 from mlxcel_engine.engine.kv.store import DetachedKv
@@ -113,3 +115,37 @@ def test_a_reserve_is_a_hint_that_costs_no_memory() -> None:
     sequence = engine.open(SequenceSpec(PROMPT, reserve=100_000))
     engine.prefill(sequence, engine.plan(sequence).pieces[0])
     assert sum(array.nbytes for array in engine._kv.arrays(sequence)) < 2**20
+
+
+def test_a_cache_that_threw_its_first_keys_away_refuses_to_go_back() -> None:
+    """llama4's chunked caches say that they can be trimmed, and take back fewer tokens than the other layers do."""
+    engine = make("dense", "llama4")
+    sequence = opened(engine, PROMPT[:5])
+    steps(engine, sequence, 2)
+    engine.unwind(sequence, 2)
+    expected = steps(engine, sequence, 14)
+    with pytest.raises(EngineError, match="ChunkedKVCache cannot go back by 4 tokens"):
+        engine.unwind(sequence, 4)
+    fresh = make("dense", "llama4")
+    assert steps(fresh, opened(fresh, PROMPT[:5]), 14) == expected
+
+
+def test_a_prompt_given_as_a_list_is_the_sequences_own() -> None:
+    ids: Any = [1, 2, 3]
+    spec = SequenceSpec(ids)
+    ids.append(4)
+    assert spec.prompt == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"exact": "no"}, {"invariant": (4, 64)}, {"invariant": 1}], ids=["exact", "a tuple", "a number"]
+)
+def test_a_config_of_another_type_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(EngineError, match=f"{next(iter(wrong))}=.*: give"):
+        EngineConfig(**wrong)
+
+
+def test_shapes_are_whole_numbers() -> None:
+    wrong: Any = 2.5
+    with pytest.raises(EngineError, match="whole numbers"):
+        FixedShapes(wrong, 8)

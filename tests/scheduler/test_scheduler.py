@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 import numpy as np
@@ -235,3 +235,18 @@ def test_the_lock_is_free_while_mlx_works() -> None:
         scheduler.submit(Request(prompt(20), rules(3))).result(60)
     assert len(held) > 6
     assert not any(held)
+
+
+def test_a_prompt_given_as_a_list_disturbs_nobody() -> None:
+    """A tokenizer returns a list; the prompt cache could not look it up, and the worker died of it."""
+    engine = Engine(model_of("qwen3"), EngineConfig("paged", 64))
+    with BatchScheduler(engine, SchedulerConfig(prompt_cache_bytes=2**20)) as scheduler:
+        handles = [scheduler.submit(Request(ids, rules(6))) for ids in (prompt(5), list(prompt(5)))]  # type: ignore[arg-type] # as callers do
+        first, second = (handle.result() for handle in handles)
+    assert first.tokens == second.tokens == tuple(solo(model_of("qwen3"), prompt(5), 6)[0])
+
+
+@pytest.mark.parametrize("wrong", [{"cache_key": ["a"]}, {"boundary": 1.5}], ids=["cache_key", "boundary"])
+def test_a_request_that_the_prompt_cache_could_not_read_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(EngineError, match=f"{next(iter(wrong))} .*: give"):
+        Request((1, 2), rules(3), **wrong)

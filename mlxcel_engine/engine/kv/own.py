@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
-from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache, trim_prompt_cache
+from mlx_lm.models.cache import CacheList, make_prompt_cache, trim_prompt_cache
 
 from mlxcel_engine.engine.kv.blocks import blocks_for
 from mlxcel_engine.engine.kv.detached import check_adoptable, check_held, check_kept
@@ -143,8 +143,8 @@ class OwnCaches:
         self._check_finished(sequence)
         check_held(sequence, tokens, self._lengths[sequence])
         caches = self._caches[sequence]
-        if tokens and not can_trim_prompt_cache(caches):
-            stuck = sorted({type(cache).__name__ for cache in caches if not cache.is_trimmable()})
+        stuck = sorted({type(cache).__name__ for cache in caches if not _goes_back(cache)})
+        if tokens and stuck:
             raise EngineError(f"sequence {sequence}: {', '.join(stuck)} cannot go back by {tokens} tokens")
         trim_prompt_cache(caches, tokens)
         self._lengths[sequence] -= tokens
@@ -177,3 +177,9 @@ class OwnCaches:
         """See :meth:`KvStore.arrays`."""
         states: list[Any] = list(dict(tree_flatten([cache.state for cache in self._caches[sequence]])).values())
         return [item for item in states if isinstance(item, mx.array)]
+
+
+def _goes_back(cache: Any) -> bool:
+    """Whether a cache can be trimmed to what it was; one that has thrown its first keys away says that it can."""
+    parts = cache.caches if isinstance(cache, CacheList) else [cache]
+    return all(part.is_trimmable() and not getattr(part, "start_position", 0) for part in parts)

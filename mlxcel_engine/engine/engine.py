@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 
 from mlxcel_engine.engine.config import EngineConfig
-from mlxcel_engine.engine.dispatch import faster_functions, install_dispatch
-from mlxcel_engine.engine.families import family_support, multiplies_row_by_row
+from mlxcel_engine.engine.dispatch import install_dispatch
+from mlxcel_engine.engine.families import family_support
+from mlxcel_engine.engine.forwards import Forwards
 from mlxcel_engine.engine.kv.detached import materialized
 from mlxcel_engine.engine.kv.factory import is_exact, make_store
 from mlxcel_engine.engine.sampling.batch import sample_rows
 from mlxcel_engine.engine.sampling.row import row_ok
-from mlxcel_engine.engine.sequence import Sequence, fitting, in_order, join, padded
+from mlxcel_engine.engine.sequence import fitting
 from mlxcel_engine.engine.sequences import OpenSequences
 from mlxcel_engine.engine.shapes import resolve_shapes
 from mlxcel_engine.engine.types import (
@@ -28,14 +29,12 @@ from mlxcel_engine.engine.types import (
     StepBatch,
     StepOutput,
 )
-from mlxcel_engine.errors import EngineError, RunError, one_line
+from mlxcel_engine.errors import EngineError, RunError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import mlx.nn as nn
 
-    from mlxcel_engine.engine.kv.store import DetachedKv, KvCounters, KvForward, KvUsage
+    from mlxcel_engine.engine.kv.store import DetachedKv, KvCounters, KvUsage
     from mlxcel_engine.engine.plan import Piece, PrefillPlan
 
 _CLEAR_EVERY = 256  # steps between returning MLX's cached buffers, as `mlx-lm`'s loops do
@@ -59,13 +58,12 @@ class Engine:
         config = config or EngineConfig()
         install_dispatch(model)
         self.model = model
-        self._model: Callable[..., mx.array] = model
         self.support = family_support(model)
         self.shapes = resolve_shapes(config.invariant, mx.default_device().type.name)
-        self._pads = mx.default_device().type != mx.DeviceType.cpu or not multiplies_row_by_row(model)
         self._exact = is_exact(config)
         self._kv = make_store(model, self.support, config, exact=self._exact)
         self._open = OpenSequences(self._kv, self.shapes)
+        self._forwards = Forwards(model, self._kv, self.shapes, exact=self._exact)
         self._steps = 0
 
     @property
@@ -153,8 +151,7 @@ class Engine:
         state = self._open.get(sequence)
         if piece not in state.plan.pieces or piece.start != state.forwarded:
             raise EngineError(f"sequence {sequence}: piece {piece} is not next in {state.plan} after {state.forwarded}")
-        inputs = mx.array([state.spec.prompt[piece.start : piece.stop]], dtype=mx.uint32)
-        logits, forward = self._forward([state], inputs, None if self.shapes is None else 1)
+        logits, forward = self._forwards.prefill(state, piece)
         if piece.stop == state.plan.length:
             state.opening = materialized(logits[:, -1, :])
             mx.eval(state.opening)
@@ -173,7 +170,7 @@ class Engine:
             EngineError: an unknown sequence, or one whose prompt is not prefilled.
 
         """
-        rows, forwards, logits, errors = self._decode([self._open.ready(sequence) for sequence in batch.rows])
+        rows, forwards, logits, errors = self._forwards.decode([self._open.ready(sequence) for sequence in batch.rows])
         rows, logits = fitting(rows, logits, errors)
         tokens, logprobs = sample_rows([row.sampler for row in rows], logits, exact=self._exact)
         for forward in forwards:
@@ -275,59 +272,3 @@ class Engine:
         """Forget ``sequence`` and free its storage; a step of it that is still queued is of no consequence."""
         state = self._open.close(sequence)
         return ClosedSequence(sequence, state.plan, state.forwarded)
-
-    def _decode(self, rows: list[Sequence]) -> tuple[list[Sequence], list[KvForward], mx.array, list[RowError]]:
-        """Feed every row its next token: the rows that went through, what commits them, logits ``[B, V]``, errors."""
-        done, forwards, parts, errors = [], [], [], []
-        for group in self._groups(rows):
-            try:
-                logits, forward = self._step_group(group)
-            except Exception as error:  # whatever the model's code raises must not touch the other rows
-                if self._kv.batched or len(rows) == 1:
-                    raise
-                (row,) = group
-                errors.append(RowError(row.id, RunError(f"sequence {row.id}: its forward failed ({one_line(error)})")))
-                continue
-            done.extend(group)
-            parts.append(logits)
-            if forward is not None:
-                forwards.append(forward)
-        if not parts:
-            raise errors[0].error
-        done, logits = in_order(rows, done, join(parts))
-        return done, forwards, logits, errors
-
-    def _groups(self, rows: list[Sequence]) -> list[list[Sequence]]:
-        """Divide the rows of a step into those of one forward each, and those that need none."""
-        if not self._kv.batched:
-            return [[row] for row in rows]
-        if self.shapes is None:
-            return [rows]
-        fed = [row for row in rows if row.next_token is not None]
-        return [*([row] for row in rows if row.next_token is None), *self.shapes.groups(fed)]
-
-    def _step_group(self, rows: list[Sequence]) -> tuple[mx.array, KvForward | None]:
-        """Feed a group: logits ``[B, V]``, and what commits the forward; None for a row that draws without one."""
-        tokens = [row.next_token for row in rows if row.next_token is not None]
-        if not tokens and rows[0].opening is not None:
-            return rows[0].opening, None
-        width = self._width(len(rows))
-        logits, forward = self._forward(rows, padded(join(tokens), width)[:, None], width)
-        return logits[: len(rows), -1, :], forward
-
-    def _width(self, rows: int) -> int | None:
-        """Rows of a decode forward in the invariant mode; None without it, where shapes follow the batch."""
-        if self.shapes is None or not self._kv.batched:
-            return None
-        return self.shapes.width if self._pads else rows
-
-    def _forward(self, rows: list[Sequence], inputs: mx.array, width: int | None = None) -> tuple[mx.array, KvForward]:
-        """Run the model on ``inputs`` ``[B, L]``; logits ``[B, L, V]``, and what commits the forward.
-
-        With a ``width`` the shapes are fixed: the inputs are as many, and those behind ``rows`` are padding.
-        """
-        forward = self._kv.forward([row.id for row in rows], inputs.shape[1], width)
-        with faster_functions(allowed=not self._exact):
-            logits = self._model(inputs, cache=forward.caches)
-        forward.verify()
-        return logits, forward

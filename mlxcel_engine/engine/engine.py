@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import mlx.core as mx
 
 from mlxcel_engine.engine.config import EngineConfig
-from mlxcel_engine.engine.dispatch import install_dispatch
-from mlxcel_engine.engine.families import family_support
-from mlxcel_engine.engine.forwards import Forwards
+from mlxcel_engine.engine.decoding import Decoding
+from mlxcel_engine.engine.dispatch import faster_functions, install_dispatch
+from mlxcel_engine.engine.families import family_support, multiplies_row_by_row
 from mlxcel_engine.engine.kv.detached import materialized
 from mlxcel_engine.engine.kv.factory import is_exact, make_store
 from mlxcel_engine.engine.sampling.batch import sample_rows
 from mlxcel_engine.engine.sampling.row import row_ok
-from mlxcel_engine.engine.sequence import fitting
+from mlxcel_engine.engine.sequence import Sequence, fitting
 from mlxcel_engine.engine.sequences import OpenSequences
 from mlxcel_engine.engine.shapes import resolve_shapes
 from mlxcel_engine.engine.types import (
@@ -32,9 +32,11 @@ from mlxcel_engine.engine.types import (
 from mlxcel_engine.errors import EngineError, RunError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import mlx.nn as nn
 
-    from mlxcel_engine.engine.kv.store import DetachedKv, KvCounters, KvUsage
+    from mlxcel_engine.engine.kv.store import DetachedKv, KvCounters, KvForward, KvUsage
     from mlxcel_engine.engine.plan import Piece, PrefillPlan
 
 _CLEAR_EVERY = 256  # steps between returning MLX's cached buffers, as `mlx-lm`'s loops do
@@ -58,12 +60,13 @@ class Engine:
         config = config or EngineConfig()
         install_dispatch(model)
         self.model = model
+        self._model: Callable[..., mx.array] = model
         self.support = family_support(model)
         self.shapes = resolve_shapes(config.invariant, mx.default_device().type.name)
         self._exact = is_exact(config)
         self._kv = make_store(model, self.support, config, exact=self._exact)
         self._open = OpenSequences(self._kv, self.shapes)
-        self._forwards = Forwards(model, self._kv, self.shapes, exact=self._exact)
+        self._pads = mx.default_device().type != mx.DeviceType.cpu or not multiplies_row_by_row(model)
         self._steps = 0
 
     @property
@@ -151,7 +154,8 @@ class Engine:
         state = self._open.get(sequence)
         if piece not in state.plan.pieces or piece.start != state.forwarded:
             raise EngineError(f"sequence {sequence}: piece {piece} is not next in {state.plan} after {state.forwarded}")
-        logits, forward = self._forwards.prefill(state, piece)
+        inputs = mx.array([state.spec.prompt[piece.start : piece.stop]], dtype=mx.uint32)
+        logits, forward = self._forward([state], inputs, None if self.shapes is None else 1)
         if piece.stop == state.plan.length:
             state.opening = materialized(logits[:, -1, :])
             mx.eval(state.opening)
@@ -170,7 +174,8 @@ class Engine:
             EngineError: an unknown sequence, or one whose prompt is not prefilled.
 
         """
-        rows, forwards, logits, errors = self._forwards.decode([self._open.ready(sequence) for sequence in batch.rows])
+        decoding = Decoding(self._forward, batched=self._kv.batched, shapes=self.shapes, pads=self._pads)
+        rows, forwards, logits, errors = decoding.decode([self._open.ready(sequence) for sequence in batch.rows])
         rows, logits = fitting(rows, logits, errors)
         tokens, logprobs = sample_rows([row.sampler for row in rows], logits, exact=self._exact)
         for forward in forwards:
@@ -272,3 +277,14 @@ class Engine:
         """Forget ``sequence`` and free its storage; a step of it that is still queued is of no consequence."""
         state = self._open.close(sequence)
         return ClosedSequence(sequence, state.plan, state.forwarded)
+
+    def _forward(self, rows: list[Sequence], inputs: mx.array, width: int | None) -> tuple[mx.array, KvForward]:
+        """Run the model on ``inputs`` ``[B, L]``; logits ``[B, L, V]``, and what commits the forward.
+
+        With a ``width`` the shapes are fixed: the inputs are as many, and those behind ``rows`` are padding.
+        """
+        forward = self._kv.forward([row.id for row in rows], inputs.shape[1], width)
+        with faster_functions(allowed=not self._exact):
+            logits = self._model(inputs, cache=forward.caches)
+        forward.verify()
+        return logits, forward

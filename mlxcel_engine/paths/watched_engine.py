@@ -57,7 +57,7 @@ class WatchedEngine(Engine):
             self._log.together = len(batch.rows)
         return super().submit(batch)
 
-    def _forward(self, rows: list[Sequence], inputs: mx.array, width: int | None = None) -> tuple[mx.array, KvForward]:
+    def _forward(self, rows: list[Sequence], inputs: mx.array, width: int | None) -> tuple[mx.array, KvForward]:
         if self._log is not None:
             ids = [row.id for row in rows]
             place = ids.index(self._own) if self._own in ids else -1

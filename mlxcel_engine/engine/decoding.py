@@ -1,13 +1,9 @@
-"""The forwards of an engine: a piece of one prompt, or the next tokens of many rows."""
+"""One decode step of many rows: which of them go through the model together."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import mlx.core as mx
-
-from mlxcel_engine.engine.dispatch import faster_functions
-from mlxcel_engine.engine.families import multiplies_row_by_row
 from mlxcel_engine.engine.sequence import Sequence, in_order, join, padded
 from mlxcel_engine.engine.types import RowError
 from mlxcel_engine.errors import RunError, one_line
@@ -15,27 +11,23 @@ from mlxcel_engine.errors import RunError, one_line
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import mlx.nn as nn
+    import mlx.core as mx
 
-    from mlxcel_engine.engine.kv.store import KvForward, KvStore
-    from mlxcel_engine.engine.plan import Piece
+    from mlxcel_engine.engine.kv.store import KvForward
     from mlxcel_engine.engine.shapes import FixedShapes
 
+    Forward = Callable[[list[Sequence], mx.array, int | None], tuple[mx.array, KvForward]]
 
-class Forwards:
-    """Runs ``model`` on sequences over their KV; what it returns beside the logits makes a forward count."""
 
-    def __init__(self, model: nn.Module, kv: KvStore, shapes: FixedShapes | None, *, exact: bool) -> None:
-        self._model: Callable[..., mx.array] = model
-        self._kv = kv
-        self._shapes = shapes
-        self._exact = exact
-        self._pads = mx.default_device().type != mx.DeviceType.cpu or not multiplies_row_by_row(model)
+class Decoding:
+    """Feeds the rows of a step their next tokens, in as few forwards as their storage and the invariant mode allow.
 
-    def prefill(self, row: Sequence, piece: Piece) -> tuple[mx.array, KvForward]:
-        """Feed a piece of a prompt: logits ``[1, L, V]``, not computed yet, and what commits the forward."""
-        inputs = mx.array([row.spec.prompt[piece.start : piece.stop]], dtype=mx.uint32)
-        return self._forward([row], inputs, None if self._shapes is None else 1)
+    ``forward`` runs the model on rows and inputs ``[B, 1]``, at a width in the invariant mode (:class:`FixedShapes`):
+    logits ``[B, 1, V]``, and what makes the forward count. ``pads`` is whether fewer rows are padded to that width.
+    """
+
+    def __init__(self, forward: Forward, *, batched: bool, shapes: FixedShapes | None, pads: bool) -> None:
+        self._forward, self._batched, self._shapes, self._pads = forward, batched, shapes, pads
 
     def decode(self, rows: list[Sequence]) -> tuple[list[Sequence], list[KvForward], mx.array, list[RowError]]:
         """Feed every row its next token: the rows that went through, what commits them, logits ``[B, V]``, errors."""
@@ -44,7 +36,7 @@ class Forwards:
             try:
                 logits, forward = self._step_group(group)
             except Exception as error:  # whatever the model's code raises must not touch the other rows
-                if self._kv.batched or len(rows) == 1:
+                if self._batched or len(rows) == 1:
                     raise
                 (row,) = group
                 errors.append(RowError(row.id, RunError(f"sequence {row.id}: its forward failed ({one_line(error)})")))
@@ -60,7 +52,7 @@ class Forwards:
 
     def _groups(self, rows: list[Sequence]) -> list[list[Sequence]]:
         """Divide the rows of a step into those of one forward each, and those that need none."""
-        if not self._kv.batched:
+        if not self._batched:
             return [[row] for row in rows]
         if self._shapes is None:
             return [rows]
@@ -78,17 +70,6 @@ class Forwards:
 
     def _width(self, rows: int) -> int | None:
         """Rows of a decode forward in the invariant mode; None without it, where shapes follow the batch."""
-        if self._shapes is None or not self._kv.batched:
+        if self._shapes is None or not self._batched:
             return None
         return self._shapes.width if self._pads else rows
-
-    def _forward(self, rows: list[Sequence], inputs: mx.array, width: int | None = None) -> tuple[mx.array, KvForward]:
-        """Run the model on ``inputs`` ``[B, L]``; logits ``[B, L, V]``, and what commits the forward.
-
-        With a ``width`` the shapes are fixed: the inputs are as many, and those behind ``rows`` are padding.
-        """
-        forward = self._kv.forward([row.id for row in rows], inputs.shape[1], width)
-        with faster_functions(allowed=not self._exact):
-            logits = self._model(inputs, cache=forward.caches)
-        forward.verify()
-        return logits, forward

@@ -18,7 +18,7 @@ from tests.tiny import VOCAB, tiny_model
 FAMILIES = ("llama", "qwen3", "mixtral", "gemma3", "lfm2")
 ON_OWN_CACHES = ("gemma3", "lfm2")  # row by row, so that they have neither paged KV nor shared forwards
 HUNDREDS = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
-FEW = settings(HUNDREDS, max_examples=25)
+FEW = settings(HUNDREDS, max_examples=12)
 
 SHAPES = FixedShapes(4, 32)
 # Neighbours of other lengths, some before it, some after it, one cancelled; and a prefix that was stored before.

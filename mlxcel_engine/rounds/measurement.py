@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from mlxcel_engine.errors import MlxcelError
 
@@ -14,6 +14,9 @@ class GarbageError(MlxcelError):
     """A run ended well, but what it printed is no measurement."""
 
     exit_code = 3
+
+
+Figure = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Measurement(BaseModel):
@@ -26,8 +29,8 @@ class Measurement(BaseModel):
     batch: int
     tokens: int
     token_hash: str
-    decode_tok_s: float | None
-    ttft_ms: float | None
+    decode_tok_s: Figure | None
+    ttft_ms: Figure | None
 
     @property
     def cell(self) -> tuple[str, int, int]:
@@ -45,11 +48,18 @@ class Unmeasured(BaseModel):
     reason: str
 
 
+class _Asked(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    paths: list[str] = []
+
+
 class _Line(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     kind: Literal["bench"]
     environment: dict[str, Any]
+    config: _Asked = _Asked()
     rows: list[Measurement]
     unmeasured: list[Unmeasured] = []
 
@@ -62,7 +72,7 @@ def parse_lines(text: str) -> list[dict[str, Any]]:
 
     """
     lines: list[dict[str, Any]] = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         parsed = _parse(line)
@@ -80,14 +90,15 @@ def parse_lines(text: str) -> list[dict[str, Any]]:
 
 def parse_what_is_there(text: str) -> list[dict[str, Any]]:
     """Parse the bench records that a run printed before it failed; whatever else it printed is passed over."""
-    return [parsed for line in text.splitlines() if (parsed := _parse(line)) is not None]
+    return [parsed for line in text.split("\n") if line.startswith("{") and (parsed := _parse(line)) is not None]
 
 
 def _parse(line: str) -> dict[str, Any] | None:
     try:
         parsed: dict[str, Any] = json.loads(line)
         _Line.model_validate(parsed)
-    except ValueError:  # pydantic's error is one, too
+        json.dumps(parsed, ensure_ascii=False).encode()  # half a surrogate could not be written down
+    except (ValueError, RecursionError):  # pydantic's error is a ValueError, too
         return None
     return parsed
 

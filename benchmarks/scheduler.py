@@ -43,7 +43,7 @@ def rules(tokens: int) -> StopRules:
 
 
 def engine(model: nn.Module, prompt: tuple[int, ...], storage: Storage, requests: int) -> Iterator[Slice]:
-    """Step with lookahead; prefill once, then begin every request with a copy of its keys and values."""
+    """Step with lookahead from the second token on; prefill once, later requests adopt its keys and values."""
     engine = Engine(model, EngineConfig(storage))
     spec = SequenceSpec(prompt, reserve=TOKENS)
     prefix = None
@@ -56,10 +56,11 @@ def engine(model: nn.Module, prompt: tuple[int, ...], storage: Storage, requests
         pending = engine.submit(batch)
         times, tokens = [], []
         for step in range(TOKENS):
-            ahead = engine.submit(batch) if step + 1 < TOKENS else pending
+            ahead = engine.submit(batch) if 0 < step < TOKENS - 1 else None
             tokens.append(engine.collect(pending).rows[0].token)
             times.append(time.perf_counter())
-            pending = ahead
+            if step < TOKENS - 1:
+                pending = ahead or engine.submit(batch)
         engine.close(row)
         yield decode_slice(times, tokens)
 

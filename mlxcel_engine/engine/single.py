@@ -41,8 +41,9 @@ def generate(
     detokenizer: Detokenizer | None = None,
     on_prefill: Callable[[int], None] | None = None,
 ) -> Generator[GeneratedToken, None, None]:
-    """Yield the tokens of one sequence; the next forward is queued before a token is read.
+    """Yield the tokens of one sequence; the next forward is queued before a token is read, but for the first one.
 
+    The first token is yielded as soon as it is there: queuing a forward takes as long as the forward on a CPU.
     Without a ``detokenizer`` the text is empty and ``rules`` may have no stop strings. Zero ``max_tokens`` yield
     nothing and forward nothing. ``on_prefill`` hears, after each piece, how many prompt tokens went through the model.
     The sequence is closed however the iteration ends.
@@ -66,15 +67,15 @@ def generate(
         batch = StepBatch((sequence,))
         pending = engine.submit(batch)
         for generated in range(1, budget + 1):
-            ahead = engine.submit(batch) if generated < budget else None
+            ahead = engine.submit(batch) if 1 < generated < budget else None
             output = engine.collect(pending)
             if output.errors:
                 raise output.errors[0].error
             (row,) = output.rows
             step = progress.advance(row.token)
             yield GeneratedToken(row.token, row.logprobs, step.text, step.finish)
-            if step.finish is not None or ahead is None:
+            if step.finish is not None or generated == budget:
                 return
-            pending = ahead
+            pending = ahead or engine.submit(batch)
     finally:
         engine.close(sequence)

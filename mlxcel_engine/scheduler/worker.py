@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class Worker:
     """All but :attr:`metrics` is for its own thread, which holds no lock while it computes.
 
-    The step that was queued last is read only after the next one is queued (lookahead). Its rows may have ended in
-    between: what is read of them then counts for nothing.
+    The step that was queued last is read only after the next one is queued (lookahead), unless it has a row's first
+    token. Its rows may have ended in between: what is read of them then counts for nothing.
     """
 
     def __init__(self, engine: Engine, config: SchedulerConfig, inbox: Inbox) -> None:
@@ -101,6 +101,8 @@ class Worker:
         ahead = self._submit(tick.decode)
         self._settle()
         self._pending = ahead
+        if any(not ticket.times for ticket in tick.decode):
+            self._settle()  # a first token waits for nothing else
         if tick.prefill is not None and not tick.prefill.ended:
             self._prefill(tick.prefill)
 

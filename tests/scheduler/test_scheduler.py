@@ -202,14 +202,14 @@ def before(engine: Engine, name: str, do: Callable[[], object]) -> None:
     setattr(engine, name, replaced)
 
 
-def test_the_next_step_is_queued_before_the_last_is_read_and_not_past_a_limit() -> None:
+def test_the_next_step_is_queued_before_the_last_is_read_but_for_the_first_token_and_not_past_a_limit() -> None:
     scheduler = Driven(Engine(model_of("llama")), CONFIG)
     calls: list[str] = []
     for name in ("submit", "collect"):
         before(scheduler._engine, name, lambda name=name: calls.append(name))  # type: ignore[misc]  # bound now
     handle = scheduler.submit(Request(prompt(1), rules(4)))
     scheduler.finish()
-    assert calls == ["submit", "submit", "collect", "submit", "collect", "submit", "collect", "collect"]
+    assert calls == ["submit", "collect", "submit", "submit", "collect", "submit", "collect", "collect"]
     assert handle.result(0).forwarded == 4
 
 

@@ -49,8 +49,8 @@ def attend_causal(
     _, heads, length, width = queries.shape
     kv_heads = keys.shape[1]
     scaled = (queries * (scale * LOG2_E)).reshape(kv_heads, heads // kv_heads, length, width)
-    turned = keys[0].swapaxes(-1, -2)
-    outputs = [_attend_block(scaled[:, :, block.start : block.stop], turned, values[0], block.mask) for block in blocks]
+    turned, values = keys.squeeze(0).swapaxes(-1, -2), values.squeeze(0)  # an index would gather: a slow copy
+    outputs = [_attend_block(scaled[:, :, block.start : block.stop], turned, values, block.mask) for block in blocks]
     return mx.concatenate(outputs, axis=2).reshape(1, heads, length, -1)
 
 
@@ -60,6 +60,6 @@ def _attend_block(scaled: mx.array, keys: mx.array, values: mx.array, mask: mx.a
     seen = mask.shape[1]
     scores = scaled.reshape(kv_heads, group * rows, width) @ keys[..., :seen]
     scores = scores.reshape(kv_heads, group, rows, seen) + mask
-    weights = mx.power(2.0, scores - scores.max(axis=-1, keepdims=True))
-    product = weights.reshape(kv_heads, group * rows, seen) @ values[:, :seen]
-    return product.reshape(kv_heads, group, rows, -1) / weights.sum(axis=-1, keepdims=True)
+    weights = mx.power(2.0, scores - scores.max(axis=-1, keepdims=True)).reshape(kv_heads, group * rows, seen)
+    total = weights @ mx.ones((seen, 1))  # a fifth of the time of a sum
+    return (weights @ values[:, :seen] / total).reshape(kv_heads, group, rows, -1)

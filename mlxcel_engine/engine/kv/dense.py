@@ -49,13 +49,15 @@ class Slab:
 
     def _grow(self, held: mx.array | None, new: mx.array, needed: int) -> mx.array:
         """Return a slab for at least ``needed`` tokens: as long as expected at first, later half as much again."""
-        capacity = max(needed, self._expected if held is None else held.shape[2] * 3 // 2)
-        batch, heads, _, width = new.shape
-        room = -(-capacity // _STEP) * _STEP
         if held is None:
-            return mx.zeros((batch, heads, room, width), dtype=new.dtype)
-        empty = mx.zeros((batch, heads, room - self.length, width), dtype=new.dtype)
-        return mx.concatenate([held[..., : self.length, :], empty], axis=2)
+            return _with_room(new[..., :0, :], max(needed, self._expected))
+        return _with_room(held[..., : self.length, :], max(needed, held.shape[2] * 3 // 2))
+
+    def adopt(self, layer: int, keys: mx.array, values: mx.array, tokens: int) -> None:
+        """Begin an empty slab with the keys and values of ``tokens`` tokens, ``[1, Hkv, tokens, D]``; a copy, lazy."""
+        room = max(tokens, self._expected)
+        self._keys[layer], self._values[layer] = _with_room(keys, room), _with_room(values, room)
+        self.length = tokens
 
     def whole(self, layer: int) -> tuple[mx.array, mx.array]:
         """Return both arrays of ``layer``, ``[1, Hkv, capacity, D]``."""
@@ -76,6 +78,14 @@ class Slab:
     def arrays(self) -> list[mx.array]:
         """Every array of the slab."""
         return [array for array in (*self._keys, *self._values) if array is not None]
+
+
+def _with_room(held: mx.array, capacity: int) -> mx.array:
+    """Return ``held`` ``[1, Hkv, T, D]`` with room for at least ``capacity`` tokens, zeros behind what it holds."""
+    batch, heads, tokens, width = held.shape
+    room = -(-capacity // _STEP) * _STEP
+    empty = mx.zeros((batch, heads, room - tokens, width), dtype=held.dtype)
+    return mx.concatenate([held, empty], axis=2) if tokens else empty
 
 
 class _SlabRows:
@@ -134,8 +144,7 @@ class DenseKv:
             copied = check_adoptable(sequence, prefix, CopiedKv)
             for layer, pair in enumerate(copied.layers):
                 if pair is not None:
-                    slab.write(layer, *pair)
-            slab.length = copied.tokens
+                    slab.adopt(layer, *pair, copied.tokens)
         self._slabs[sequence] = slab
 
     def drop(self, sequence: SequenceId) -> None:

@@ -87,6 +87,8 @@ WITHOUT_MLX = [
     "mlxcel_engine.report.parity_svg",
     "mlxcel_engine.report.parity_table",
     "mlxcel_engine.cli.main",
+    "mlxcel_engine.__main__",
+    "mlxcel_engine.printable",
     "mlxcel_engine.loader.cache",
     "mlxcel_engine.loader.policy",
     "mlxcel_engine.loader.source",

@@ -1,7 +1,25 @@
 """``python -m mlxcel_engine`` is the ``mlxcel-engine`` command."""
 
+from __future__ import annotations
+
 import sys
 
-from mlxcel_engine.cli.main import main
+from mlxcel_engine.cli.signals import Stopped, stopping
+from mlxcel_engine.cli.streams import outlive_readers
 
-sys.exit(main())
+
+def run() -> int:
+    """Run the command; a signal is one line even while it is still being imported, which takes longest."""
+    outlive_readers()
+    try:
+        with stopping():
+            from mlxcel_engine.cli.main import main
+
+            return main()
+    except Stopped as stopped:
+        print(f"error: {stopped}", file=sys.stderr)
+        return stopped.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -43,7 +43,7 @@ def test_types_are_those_of_json() -> None:
     for line in (
         "| `round` | integer | Counted from 0. |",
         "| `status` | `ok`, `crashed`, `timeout`, `garbage` | "
-        "How it ended; `garbage`: it went well and printed no bench record. |",
+        "How it ended; `garbage`: it went well and printed no bench record, or printed without end. |",
         "| `before` | [HostState](#hoststate) | The host just before it. |",
     ):
         assert line in lines

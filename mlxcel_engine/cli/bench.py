@@ -24,7 +24,7 @@ from mlxcel_engine.errors import UsageError
 from mlxcel_engine.records.bench import BenchRecord, BenchRow, Unmeasured
 from mlxcel_engine.report.bench_csv import BenchCsv
 from mlxcel_engine.report.bench_table import print_bench
-from mlxcel_engine.report.output import OutputFile, outliving_reader
+from mlxcel_engine.report.output import OutputFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,8 +95,7 @@ def bench(
                 invariant=None if shapes is None else str(shapes),
             )
             outcome = run_bench(rig, settings, progress, _saver(output, rows), warn)
-        with outliving_reader():
-            print_bench(outcome.record, table_console(to_stderr=output.is_stdout))
+        print_bench(outcome.record, table_console(to_stderr=output.is_stdout))
     if outcome.failures:
         raise outcome.failures[0]
     return 0
@@ -134,8 +133,7 @@ def _saver(output: OutputFile, rows: BenchCsv) -> Callable[[BenchRecord, BenchRo
         else:
             part = {"rows": [], "unmeasured": [newest]}
         if output.is_stdout:
-            with outliving_reader():
-                print(record.model_copy(update=part).model_dump_json())
+            print(record.model_copy(update=part).model_dump_json(), flush=True)
         else:
             output.write(record.model_dump_json(indent=1) + "\n")
 

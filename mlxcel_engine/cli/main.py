@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 import traceback
 from typing import TYPE_CHECKING
 
@@ -16,12 +14,15 @@ from mlxcel_engine.cli import options
 from mlxcel_engine.cli.bench import bench
 from mlxcel_engine.cli.parity import parity
 from mlxcel_engine.cli.rounds import rounds
-from mlxcel_engine.errors import MlxcelError
+from mlxcel_engine.cli.signals import Stopped, stopping
+from mlxcel_engine.cli.streams import outlive_readers
+from mlxcel_engine.errors import MlxcelError, UsageError
+from mlxcel_engine.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_USAGE, _FAILED, _INTERRUPTED = 2, 3, 130
+_USAGE, _FAILED = 2, 3
 
 app = typer.Typer(
     name="mlxcel-engine",
@@ -52,18 +53,19 @@ app.command(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; exit code 0 done, 1 a gate failed, 2 bad input, 3 a run failed, 130 interrupted."""
     args = list(sys.argv[1:] if arguments is None else arguments)
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _terminate)
+    outlive_readers()
     try:
-        code = int(get_command(app).main(args, prog_name="mlxcel-engine", standalone_mode=False) or 0)
+        with stopping():
+            _refuse_bytes(args)
+            code = int(get_command(app).main(args, prog_name="mlxcel-engine", standalone_mode=False) or 0)
+            sys.stdout.flush()
+            return code
+    except Stopped as stopped:
+        return _fail(str(stopped), stopped.exit_code, stopped, args)
     except TyperException as error:
         return _fail(f"{error.format_message().rstrip('.')}; see mlxcel-engine --help", _USAGE, error, args)
     except MlxcelError as error:
         return _fail(str(error), error.exit_code, error, args)
-    except SystemExit as leaving:  # how typer ends when its help was cut off by a closed pipe
-        if isinstance(leaving.__context__, BrokenPipeError):
-            return 0
-        raise
     except OSError as error:
         return _fail(f"cannot read or write: {error.strerror or error}", _FAILED, error, args)
     except MemoryError as error:
@@ -71,18 +73,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         message = f"unexpected {type(error).__name__}: {error}; --debug shows the traceback"
         return _fail(message, _FAILED, error, args)
-    if code == _INTERRUPTED:  # how typer reports Ctrl-C
-        return _fail("interrupted", _INTERRUPTED, None, args)
-    return code
 
 
-def _terminate(number: int, frame: object) -> None:  # noqa: ARG001 - what a handler is given
-    """Leave as on Ctrl-C, so that what was claimed is given back."""
-    raise SystemExit(128 + number)
+def _refuse_bytes(args: Sequence[str]) -> None:
+    """Refuse what no record could hold: an argument whose bytes are no text."""
+    for argument in args:
+        if any("\ud800" <= character <= "\udfff" for character in argument):
+            raise UsageError(f"the argument {argument} is not valid UTF-8; give another one, or rename the file")
 
 
 def _fail(message: str, code: int, error: BaseException | None, args: Sequence[str]) -> int:
     if error is not None and "--debug" in args:
         traceback.print_exception(error)
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"error: {' '.join(printable(message).split())}", file=sys.stderr)
     return code

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
-from mlxcel_engine.cli.setup import table_console, warn
+from mlxcel_engine.cli.setup import say, table_console, warn
 from mlxcel_engine.errors import RunError
-from mlxcel_engine.report.output import outliving_reader
 
 if TYPE_CHECKING:
     from mlxcel_engine.records.parity import ParityRecord
@@ -26,8 +24,7 @@ def show(record: ParityRecord, svg: OutputFile, *, to_stderr: bool) -> None:
 
     if svg.wanted:
         svg.write(parity_svg(record))
-    with outliving_reader():
-        print_parity(record, table_console(to_stderr=to_stderr))
+    print_parity(record, table_console(to_stderr=to_stderr))
 
 
 def gate(record: ParityRecord, *, expect_identical: bool, allow_near_tie: bool) -> int:
@@ -39,13 +36,13 @@ def gate(record: ParityRecord, *, expect_identical: bool, allow_near_tie: bool) 
             warn("nothing was compared; choose at least two paths")
         return 0
     if not record.complete:
-        print("gate: the record is incomplete; run it to its end", file=sys.stderr)
+        say("gate: the record is incomplete; run it to its end")
         return RunError.exit_code
     result = judge(record.rows, allow_near_tie=allow_near_tie, invariant=record.config.invariant is not None)
     for failure in result.failures:
-        print(f"gate: {failure}", file=sys.stderr)
+        say(f"gate: {failure}")
     if not result.compared:
-        print("gate: no pair was compared; choose at least two paths that run this model", file=sys.stderr)
+        say("gate: no pair was compared; choose at least two paths that run this model")
     elif not result.failures:
-        print(f"gate: passed, {result.compared} pairs", file=sys.stderr)
+        say(f"gate: passed, {result.compared} pairs")
     return result.exit_code

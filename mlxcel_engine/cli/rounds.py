@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -13,10 +12,11 @@ import typer
 from mlxcel_engine.cli import options
 from mlxcel_engine.cli import rounds_options as own
 from mlxcel_engine.cli.rounds_progress import RoundsProgress
-from mlxcel_engine.cli.setup import error_console, refuse_one_file_twice, refuse_run_options, table_console, warn
+from mlxcel_engine.cli.setup import error_console, refuse_one_file_twice, refuse_run_options, say, table_console, warn
+from mlxcel_engine.cli.signals import Stopped
 from mlxcel_engine.errors import RunError, UsageError
 from mlxcel_engine.records.rounds import RoundsConfig, RoundsHeader
-from mlxcel_engine.report.output import OutputFile, outliving_reader
+from mlxcel_engine.report.output import OutputFile
 from mlxcel_engine.report.rounds_csv import rounds_csv
 from mlxcel_engine.report.rounds_plot import rounds_plot
 from mlxcel_engine.report.rounds_table import print_rounds, rounds_svg
@@ -89,6 +89,8 @@ def rounds(
     else:
         if out is None:
             raise UsageError("--out FILE.jsonl is missing: every run is written there as it ends")
+        if out == "-":
+            raise UsageError("--out -: runs are kept in a file, so that --resume can go on; --json - is for stdout")
         if number > MOST_ROUNDS:
             raise UsageError(f"--rounds {number}: give {MOST_ROUNDS} at most")
         config = RoundsConfig(
@@ -116,8 +118,7 @@ def rounds(
         record = summarise(header, runs, limit)
         for output, write in outputs:
             output.write(write(record))
-        with outliving_reader():
-            print_rounds(record, table_console(to_stderr=any(output.is_stdout for output, _ in outputs)))
+        print_rounds(record, table_console(to_stderr=any(output.is_stdout for output, _ in outputs)))
     code, problem = _apply_gate(record, expect_same_tokens) if gate else 0, _bad_runs(record.runs)
     if problem is None:
         return code
@@ -159,7 +160,11 @@ def _measurer(
             Journal(out, begun, resume=resume, force=force) as journal,
             RoundsProgress(error_console(), slots_of(config), journal.runs) as progress,
         ):
-            return journal.header, runner.run(config, journal, progress)
+            try:
+                return journal.header, runner.run(config, journal, progress)
+            except Stopped as stopped:
+                kept = f"{out} keeps the runs that ended, and the same command with --resume goes on"
+                raise Stopped(stopped.number, kept) from None
 
     return measure
 
@@ -167,9 +172,9 @@ def _measurer(
 def _apply_gate(record: RoundsRecord, expect_same_tokens: bool) -> int:
     result = judge(record, expect_same_tokens=expect_same_tokens)
     for line in (*result.failures, *result.unmeasured):
-        print(f"gate: {line}", file=sys.stderr)
+        say(f"gate: {line}")
     if result.exit_code == 0:
-        print(f"gate: passed, {result.compared} comparisons", file=sys.stderr)
+        say(f"gate: passed, {result.compared} comparisons")
     return result.exit_code
 
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Self
 
 from rich.console import Group
 from rich.live import Live
-from rich.text import Text
 
-from mlxcel_engine.report.table import make_table
+from mlxcel_engine.report.table import make_table, plain
 from mlxcel_engine.rounds.measurement import Measurement, measurements
 from mlxcel_engine.rounds.notes import describe_failure
 from mlxcel_engine.rounds.schedule import label
@@ -89,8 +88,8 @@ class RoundsProgress:
     def _screen(self) -> Group:
         table = make_table(self._console, "arm", "runs", "last", "median decode tok/s", right=("runs",))
         for name, (runs, last, medians) in self._shown.items():
-            table.add_row(name, runs, Text(last), Text(medians))
-        return Group(table, Text(f"{self._state}; {self._left()}"))
+            table.add_row(name, runs, plain(last), plain(medians))
+        return Group(table, plain(f"{self._state}; {self._left()}"))
 
     def _add(self, run: Run) -> None:
         """Count a run, and put into words what is shown of its arm."""
@@ -103,7 +102,7 @@ class RoundsProgress:
         self._shown[name] = (str(self._made[name]), last, _medians(measured))
 
     def _say(self, text: str) -> None:
-        self._console.print(Text(text), soft_wrap=True)
+        self._console.print(plain(text), soft_wrap=True)
 
 
 def _shown(one: Measurement) -> str:

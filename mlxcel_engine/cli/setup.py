@@ -10,6 +10,7 @@ from rich.console import Console
 
 from mlxcel_engine.errors import UsageError
 from mlxcel_engine.preload import PRELOAD
+from mlxcel_engine.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -36,7 +37,12 @@ def table_console(*, to_stderr: bool) -> Console:
 
 def warn(text: str) -> None:
     """Print one warning line to stderr."""
-    print(f"warning: {text}", file=sys.stderr)
+    say(f"warning: {text}")
+
+
+def say(text: str) -> None:
+    """Print one line to stderr, without the control characters that another program may have put into it."""
+    print(printable(text), file=sys.stderr)
 
 
 def refuse_one_file_twice(written: Sequence[str | None], read: Sequence[str | None] = ()) -> None:

@@ -112,13 +112,13 @@ class Run(Record):
     wall_s: float
     """Seconds that the process lived."""
     status: RunStatus
-    """How it ended; ``garbage``: it went well and printed no bench record."""
+    """How it ended; ``garbage``: it went well and printed no bench record, or printed without end."""
     exit_code: int | None
     """None after a time-out; beyond 128, a signal ended the process."""
     reason: str
     """Why it is not ok."""
     output: str
-    """The end of what a failed run wrote; empty when it went well."""
+    """The end of what a failed run wrote, 4,000 characters of stdout and of stderr; empty when it went well."""
     before: HostState
     """The host just before it."""
     during: HostState

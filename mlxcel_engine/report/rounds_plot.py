@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from html import escape
-from math import ceil, floor
+from math import ceil, floor, log10
 from typing import TYPE_CHECKING
+
+from mlxcel_engine.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
 
 _LEFT, _TOP, _HEIGHT, _GAP, _RIGHT = 70, 50, 220, 70, 230
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito: for any colour vision
+_LEAST_STEP = 0.1  # percent between two ticks
+_BEYOND_PCT = 1e300
 
 
 def rounds_plot(record: RoundsRecord) -> str:
@@ -30,7 +34,7 @@ def rounds_plot(record: RoundsRecord) -> str:
     ]
     for index, ((ctx, batch), rows) in enumerate(panels.items()):
         title = f"decode tok/s against {record.config.arms[0].name}, ctx {ctx}" + (f", batch {batch}" * (batch > 1))
-        parts += _Panel(rows, record.config.rounds, width, _TOP + index * (_HEIGHT + _GAP)).draw(title)
+        parts += _Panel(rows, record.config.rounds, width, _TOP + index * (_HEIGHT + _GAP)).draw(printable(title))
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -39,11 +43,11 @@ class _Panel:
 
     def __init__(self, rows: Sequence[Comparison], rounds: int, width: int, top: int) -> None:
         self._rows, self._rounds, self._width, self._top = rows, rounds, width, top
-        self._null = [delta for row in rows if row.null for delta in row.deltas_pct if delta is not None]
-        values = [delta for row in rows for delta in row.deltas_pct if delta is not None]
-        self._step = next((step for step in _STEPS if (max(values) - min(values)) / step <= 8), _STEPS[-1])
-        self._low = floor(min(*values, 0) / self._step) * self._step
-        self._high = max(ceil(max(*values, 0) / self._step) * self._step, self._low + self._step)
+        self._null = [pct for row in rows if row.null for _, pct in _points(row)]
+        values = [0.0, *(pct for row in rows for _, pct in _points(row))]
+        self._step = _step(max(values) - min(values))
+        self._low = floor(min(values) / self._step) * self._step
+        self._high = max(ceil(max(values) / self._step) * self._step, self._low + self._step)
 
     def draw(self, title: str) -> list[str]:
         """Axes, band, lines, legend."""
@@ -64,9 +68,10 @@ class _Panel:
         parts: list[str] = []
         for tick in range(round((self._high - self._low) / self._step) + 1):
             pct = self._low + tick * self._step
-            y, colour = self._y(pct), "#333" if abs(pct) < 1e-9 else "#ddd"
+            pct = 0.0 if abs(pct) < self._step / 2 else pct
+            y, colour = self._y(pct), "#ddd" if pct else "#333"
             parts.append(f'<path d="M{_LEFT} {y:.1f}h{self._width}" stroke="{colour}"/>')
-            parts.append(f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{pct:+g} %</text>')
+            parts.append(f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{pct:+.4g} %</text>')
         for number in range(0, self._rounds, max(1, self._rounds // 20)):
             x, y = self._x(number), self._top + _HEIGHT + 16
             parts.append(f'<text x="{x:.1f}" y="{y}" text-anchor="middle">{number + 1}</text>')
@@ -80,7 +85,7 @@ class _Panel:
         )
 
     def _line(self, row: Comparison, colour: str, legend_y: int) -> list[str]:
-        points = [(self._x(number), self._y(pct)) for number, pct in enumerate(row.deltas_pct) if pct is not None]
+        points = [(self._x(number), self._y(pct)) for number, pct in _points(row)]
         look = f'fill="none" stroke="{colour}"' if row.null else f'fill="{colour}"'
         parts = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" {look}/>' for x, y in points]
         if not row.null:
@@ -89,8 +94,18 @@ class _Panel:
         legend_x = _LEFT + self._width + 20
         said = f"{row.arm}, {row.path}: {'null' if row.null else row.verdict}"
         parts.append(f'<circle cx="{legend_x}" cy="{legend_y - 4}" r="4" {look}/>')
-        parts.append(f'<text x="{legend_x + 10}" y="{legend_y}">{escape(said)}</text>')
+        parts.append(f'<text x="{legend_x + 10}" y="{legend_y}">{escape(printable(said))}</text>')
         return parts
 
 
-_STEPS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0)
+def _points(row: Comparison) -> list[tuple[int, float]]:
+    """The (round, change in percent) of a row; a change beyond any axis has no place."""
+    return [(number, pct) for number, pct in enumerate(row.deltas_pct) if pct is not None and abs(pct) < _BEYOND_PCT]
+
+
+def _step(span: float) -> float:
+    """The distance of the ticks, 1, 2 or 5 times a power of ten, so that ``span`` percent takes 8 of them at most."""
+    if span <= 8 * _LEAST_STEP:
+        return _LEAST_STEP
+    power = 10.0 ** floor(log10(span / 8))
+    return next(power * times for times in (1, 2, 5, 10, 20) if span <= 8 * power * times)

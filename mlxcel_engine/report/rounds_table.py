@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
 from mlxcel_engine.report.svg import terminal_svg
-from mlxcel_engine.report.table import make_table, print_plainly
+from mlxcel_engine.report.table import make_table, plain, print_plainly
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,7 +30,7 @@ def rounds_svg(record: RoundsRecord) -> str:
 
 def _print(record: RoundsRecord, console: Console) -> None:
     for line in _heading(record):
-        console.print(Text(line))
+        console.print(plain(line))
     console.print()
     console.print(_levels(record, console))
     console.print()
@@ -40,9 +38,9 @@ def _print(record: RoundsRecord, console: Console) -> None:
     if record.drift:
         console.print()
     for drift in record.drift:
-        console.print(Text(_drift(drift)))
+        console.print(plain(_drift(drift)))
     for note in record.notes:
-        console.print(Text(f"note: {note}", style="yellow"))
+        console.print(plain(f"note: {note}", style="yellow"))
 
 
 def _heading(record: RoundsRecord) -> list[str]:
@@ -80,7 +78,8 @@ def _levels(record: RoundsRecord, console: Console) -> Table:
         arm, path, ctx, batch = cell
         shown = (*_level(found.get("decode_tok_s"), 2), *_level(found.get("ttft_ms"), 1))
         runs = max(one.n for one in found.values())
-        table.add_row(arm, path + (f" x{batch}" if batch > 1 else ""), str(ctx), str(runs), *shown)
+        named = plain(path + (f" x{batch}" if batch > 1 else ""))
+        table.add_row(arm, named, str(ctx), str(runs), *shown)
     return table
 
 
@@ -96,9 +95,9 @@ def _comparisons(record: RoundsRecord, console: Console) -> Table:
     for row in record.rows:
         paths = row.path if row.path == row.reference_path else f"{row.path} - {row.reference_path}"
         paths += f" x{row.batch}" if row.batch > 1 else ""
-        verdict = Text(row.verdict, style="dim" if row.null else _STYLES[row.verdict])
+        verdict = plain(row.verdict, style="dim" if row.null else _STYLES[row.verdict])
         pair, ctx, metric = f"{row.arm} - {row.reference}", str(row.ctx), _METRICS[row.metric]
-        table.add_row(pair, paths, ctx, metric, *changes(row), str(row.n), verdict, Text(_why(row)))
+        table.add_row(pair, plain(paths), ctx, metric, *changes(row), str(row.n), verdict, plain(_why(row)))
     return table
 
 

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
+
+from mlxcel_engine.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,3 +33,8 @@ def make_table(console: Console, *columns: str, right: tuple[str, ...] = ()) -> 
     for column in columns:
         table.add_column(column, no_wrap=plain, overflow="fold", justify="right" if column in right else "left")
     return table
+
+
+def plain(text: str, style: str = "") -> Text:
+    """``text`` as it is, without markup and control characters: it may come from another program."""
+    return Text(printable(text), style=style)

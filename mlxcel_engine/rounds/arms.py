@@ -15,12 +15,32 @@ from mlxcel_engine.records.rounds import ArmConfig
 from mlxcel_engine.rounds.schedule import NULL_SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from mlxcel_engine.records.rounds import RoundsConfig
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,39}")
 _OWN_FLAGS = ("--json", "--csv", "--force")
+TAKES_VALUE = {
+    "-m",
+    "--model",
+    "--path",
+    "--ctx",
+    "-n",
+    "--max-tokens",
+    "--warmup",
+    "--warmup-tokens",
+    "--prefill-chunk",
+    "--invariant-shape",
+    "--decode-storage",
+    "--batch",
+    "--dtype",
+    "--weights",
+    "--label",
+    "--csv",
+    "--json",
+    "--fake-path",
+}
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -44,7 +64,7 @@ def parse_arms(texts: Sequence[str]) -> list[ArmConfig]:
 def parse_extra(text: str) -> list[str]:
     """Parse ``--extra``: ``bench`` flags for every arm."""
     flags = _split("--extra", text)
-    _refuse_own_flags("--extra", flags)
+    _check_flags("--extra", flags)
     return flags
 
 
@@ -71,7 +91,7 @@ def _parse_arm(text: str) -> ArmConfig:
             python = _interpreter(where, word.removeprefix("PYTHON:"))
         else:
             flags.append(word)
-    _refuse_own_flags(where, flags)
+    _check_flags(where, flags)
     return ArmConfig(name=name, flags=flags, variables=variables, python=python)
 
 
@@ -82,10 +102,24 @@ def _split(where: str, text: str) -> list[str]:
         raise UsageError(f"{where}: {text}: {error}; close the quotes") from None
 
 
-def _refuse_own_flags(where: str, flags: Sequence[str]) -> None:
-    for flag in flags:
-        if flag.split("=")[0] in _OWN_FLAGS:
-            raise UsageError(f"{where}: {flag} belongs to rounds itself, which reads every run's record; leave it out")
+def _check_flags(where: str, flags: Sequence[str]) -> None:
+    for option, value in _options(flags):
+        if option.split("=")[0] in _OWN_FLAGS:
+            raise UsageError(
+                f"{where}: {option} belongs to rounds itself, which reads every run's record; leave it out"
+            )
+        if value is None:
+            raise UsageError(f"{where}: {option} has no value; give it one")
+
+
+def _options(flags: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Each option and the word that is its value: "" where it takes none or has it attached, None where it is missing.
+
+    A value may look like an option, as in ``--label -nightly``; it is none.
+    """
+    words = iter(flags)
+    for word in words:
+        yield word, next(words, None) if word in TAKES_VALUE else ""
 
 
 def _interpreter(where: str, path: str) -> str:
@@ -124,7 +158,7 @@ def environment_of(arm: ArmConfig, environ: Mapping[str, str]) -> dict[str, str]
 
 
 def _has(flags: Sequence[str], *names: str) -> bool:
-    return any(flag.split("=")[0] in names or _short(flag, names) for flag in flags)
+    return any(option.split("=")[0] in names or _short(option, names) for option, _ in _options(flags))
 
 
 def _short(flag: str, names: Sequence[str]) -> bool:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from io import StringIO
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,6 +19,8 @@ class GarbageError(MlxcelError):
     exit_code = 3
 
 
+MOST_LINES = 1000
+_ALIKE = re.compile(r'^\{[^\n]*"bench"[^\n]*$', re.MULTILINE)
 Figure = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -72,7 +77,7 @@ def parse_lines(text: str) -> list[dict[str, Any]]:
 
     """
     lines: list[dict[str, Any]] = []
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(StringIO(text, newline="\n"), start=1):
         if not line.strip():
             continue
         parsed = _parse(line)
@@ -89,8 +94,12 @@ def parse_lines(text: str) -> list[dict[str, Any]]:
 
 
 def parse_what_is_there(text: str) -> list[dict[str, Any]]:
-    """Parse the bench records that a run printed before it failed; whatever else it printed is passed over."""
-    return [parsed for line in text.split("\n") if line.startswith("{") and (parsed := _parse(line)) is not None]
+    """Parse the bench records that a run printed before it failed; whatever else it printed is passed over.
+
+    Of the lines that look like one, the first :data:`MOST_LINES` are read.
+    """
+    alike = (match.group() for match in islice(_ALIKE.finditer(text), MOST_LINES))
+    return [parsed for line in alike if (parsed := _parse(line)) is not None]
 
 
 def _parse(line: str) -> dict[str, Any] | None:

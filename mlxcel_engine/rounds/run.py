@@ -11,7 +11,7 @@ from mlxcel_engine.records.rounds import Run
 from mlxcel_engine.rounds.arms import command_of, environment_of
 from mlxcel_engine.rounds.hostgate import why_busy
 from mlxcel_engine.rounds.measurement import GarbageError, parse_lines, parse_what_is_there
-from mlxcel_engine.rounds.process import run_process
+from mlxcel_engine.rounds.process import STDOUT_LIMIT, run_process
 from mlxcel_engine.rounds.schedule import missing, schedule
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mlxcel_engine.rounds.schedule import Slot
 
 _KEPT_CHARACTERS = 4000
+_REASON_CHARACTERS = 400
 
 
 class Observer(Protocol):
@@ -104,11 +105,14 @@ def slots_of(config: RoundsConfig) -> Sequence[Slot]:
 
 def _outcome(finished: Finished, timeout_s: float) -> tuple[RunStatus, str, list[dict[str, Any]]]:
     """How a run ended, why it failed, and what it measured; before a crash or a time-out, too."""
+    if finished.flooded:
+        return "garbage", f"it wrote more than {STDOUT_LIMIT >> 20} MiB and was ended", []
     if finished.exit_code is None:
         return "timeout", f"no end within {timeout_s:g} s", parse_what_is_there(finished.stdout)
     if finished.exit_code != 0:
         said = finished.stderr.strip().splitlines()
-        reason = f"{_ending(finished.exit_code)}: {said[-1].strip() if said else 'it wrote no error'}"
+        last = said[-1].strip()[:_REASON_CHARACTERS] if said else "it wrote no error"
+        reason = f"{_ending(finished.exit_code)}: {last}"
         return "crashed", reason, parse_what_is_there(finished.stdout)
     try:
         return "ok", "", parse_lines(finished.stdout)

@@ -229,7 +229,7 @@ def test_a_run_that_is_stopped_before_its_first_stream_gives_its_output_names_ba
     assert process.returncode == code
     assert list(tmp_path.iterdir()) == []
     assert "Traceback" not in rest
-    assert number != signal.SIGINT or "error: interrupted" in rest
+    assert ("error: interrupted" if number == signal.SIGINT else "error: stopped by SIGTERM") in rest
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full to run out of room on")

@@ -73,6 +73,7 @@ def test_every_output_is_written(fake: str, tmp_path: Path, capsys: pytest.Captu
         ("hang", "timeout", "no end within 2 s"),
         ("garbage", "garbage", "line 2 of its output is no bench record: 'Fetching 12 files: 100%'"),
         ("empty", "garbage", "it printed no measurement"),
+        ("flood", "garbage", "it wrote more than 32 MiB and was ended"),
     ],
 )
 def test_an_arm_that_fails_is_recorded_named_and_exits_3_and_the_others_go_on(
@@ -95,6 +96,33 @@ def test_an_arm_that_fails_is_recorded_named_and_exits_3_and_the_others_go_on(
         assert f"  | {kept}" in err
     assert main(["rounds", "--from", str(tmp_path / "r.jsonl"), "--gate", "--threshold", "2"]) == 3
     assert "gate: b: no pair to compare" in capsys.readouterr().err
+
+
+def test_what_a_failed_run_wrote_does_not_reach_the_terminal_raw(
+    fake: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pictures = ["--svg", str(tmp_path / "s.svg"), "--plot", str(tmp_path / "p.svg")]
+    assert main(rounds_arguments(fake, tmp_path, *pictures, b="ENV:FAKE_MODE=escape", rounds=1)) == 3
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out + err
+    assert "\x07" not in out + err
+    assert "  | red\\x00\\x08" in err
+    assert "b, round 1: crashed: exit code 3: error: lost\\x07" in one_line(err)
+    for picture in pictures[1::2]:
+        ET.fromstring(Path(picture).read_text())
+    failed = read_journal(str(tmp_path / "r.jsonl")).runs[1]
+    assert failed.output.startswith("\x1b]0;title\x07\x1b[31mred\x00")
+
+
+@pytest.mark.parametrize("bad", ["--out", "--json", "--arm", "--extra", "-m", "--from"])
+def test_an_argument_that_is_not_utf_8_is_one_line(
+    bad: str, fake: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = f"b={fake} \udcff" if bad == "--arm" else str(tmp_path / "r\udcff")
+    assert main(rounds_arguments(fake, tmp_path, bad, odd, rounds=1)) == 2
+    assert "\\udcff" in (said := one_line(capsys.readouterr().err))
+    assert "is not valid UTF-8" in said
+    assert not (tmp_path / "r.jsonl").exists()
 
 
 @pytest.mark.parametrize(("mode", "status"), [("partial", "crashed"), ("late", "timeout")])
@@ -148,6 +176,16 @@ def test_bad_usage_is_one_line_and_exit_2(
     assert main(["rounds", *options, *out]) == 2
     assert said in one_line(capsys.readouterr().err)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_do_not_go_to_stdout(
+    fake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = list(tmp_path.iterdir())
+    assert main(rounds_arguments(fake, tmp_path, "--out", "-", rounds=1)) == 2
+    assert "--out -: runs are kept in a file" in one_line(capsys.readouterr().err)
+    assert list(tmp_path.iterdir()) == before
 
 
 def test_places_are_checked_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -29,6 +30,8 @@ def test_a_killed_run_goes_on_with_what_is_missing(
     slow = f"ENV:FAKE_LOG={log} ENV:FAKE_SECONDS=0.1"
     command = rounds_arguments(fake, tmp_path, a=slow, b=slow, rounds=3)
     run = "import sys; from mlxcel_engine.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    outputs = ["--json", str(tmp_path / "r.json"), "--plot", str(tmp_path / "p.svg")]
+    command += outputs
     with subprocess.Popen([sys.executable, "-c", run, *command], stderr=subprocess.DEVNULL) as process:
         while started(log) < 4 and process.poll() is None:
             time.sleep(0.01)
@@ -46,12 +49,14 @@ def test_a_killed_run_goes_on_with_what_is_missing(
     assert len(contents.runs) == 9
     assert not contents.torn
     assert started(log) - made == 9 - len(before)
+    assert json.loads((tmp_path / "r.json").read_text())["kind"] == "rounds"
+    command = command[: -len(outputs)]
     assert main([*command, "--resume"]) == 0
     assert started(log) - made == 9 - len(before)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_run_that_is_stopped_keeps_its_file_and_leaves_nothing_running(
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_run_that_is_stopped_keeps_its_file_says_how_to_go_on_and_leaves_nothing_running(
     number: signal.Signals, code: int, fake: str, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
@@ -65,8 +70,10 @@ def test_a_run_that_is_stopped_keeps_its_file_and_leaves_nothing_running(
             time.sleep(0.02)
         process.send_signal(number)
         assert process.stderr is not None
-        assert "Traceback" not in process.stderr.read()
+        said = one_line(process.stderr.read())
     assert process.returncode == code
+    assert said.startswith(f"error: stopped by {number.name}" if number != signal.SIGINT else "error: interrupted")
+    assert f"{tmp_path / 'r.jsonl'} keeps the runs that ended, and the same command with --resume goes on" in said
     assert len(read_journal(str(tmp_path / "r.jsonl")).runs) == 1
     assert not json_path.exists()
     assert wait_until_gone([int(line.split()[0]) for line in log.read_text().splitlines()])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,12 +19,26 @@ def test_a_new_file_is_claimed_at_once_and_holds_the_last_write(tmp_path: Path) 
     file = tmp_path / "r.json"
     with OutputFile(str(file), force=False) as output:
         assert file.exists()
-        with pytest.raises(UsageError, match="--force"):
+        with pytest.raises(UsageError, match="in use by another run"):
             OutputFile(str(file), force=False)
         for text in ("one", "two"):
             output.write(text)
             assert file.read_text() == text
     assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
+
+
+def test_an_empty_file_that_a_killed_run_left_is_taken_over(tmp_path: Path) -> None:
+    file = tmp_path / "r.json"
+    code = "import os, sys; from mlxcel_engine.report.output import OutputFile; OutputFile(sys.argv[1], force=False); "
+    subprocess.run([sys.executable, "-c", code + "os._exit(9)", str(file)], check=False)
+    assert file.exists()
+    with OutputFile(str(file), force=False) as output:
+        with pytest.raises(UsageError, match="is in use"):
+            OutputFile(str(file), force=False)
+        output.write("one")
+    assert file.read_text() == "one"
+    with pytest.raises(UsageError, match="exists"):
+        OutputFile(str(file), force=False)
 
 
 def test_nothing_written_leaves_nothing(tmp_path: Path) -> None:

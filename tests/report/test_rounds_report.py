@@ -6,6 +6,7 @@ import csv
 import io
 from xml.etree import ElementTree as ET
 
+import pytest
 from rich.console import Console
 
 from mlxcel_engine.records.rounds import RoundsRecord
@@ -15,6 +16,7 @@ from mlxcel_engine.report.rounds_table import print_rounds, rounds_svg
 from mlxcel_engine.rounds.summary import summarise
 from tests.rounds.fakes import config, header, run
 
+SVG = "{http://www.w3.org/2000/svg}"
 SPEEDS = [
     (100.0, 106.0, 100.2),
     (101.0, 107.5, 100.6),
@@ -110,6 +112,37 @@ def test_the_plot_stays_within_its_panel_and_copes_with_one_round_and_with_none(
         svg = ET.fromstring(rounds_plot(record(count=count)))
         for circle in svg.iter("{http://www.w3.org/2000/svg}circle"):
             assert 50 <= float(circle.attrib["cy"]) <= 50 + 220
+
+
+@pytest.mark.parametrize("speed", [1e-300, 1e-8, 1e12, 1e14, 1e299, 1e302])
+def test_the_plot_of_any_change_has_few_ticks(speed: float) -> None:
+    runs = [one for number in range(2) for one in (run(number, "a", 100.0), run(number, "b", speed))]
+    svg = ET.fromstring(rounds_plot(summarise(header(config("a", "b")), runs, 1.0)))
+    ticks = [text.text or "" for text in svg.iter(f"{SVG}text") if (text.text or "").endswith(" %")]
+    assert 2 <= len(ticks) <= 12
+    assert all(len(tick) <= 11 for tick in ticks)
+    assert "+0 %" in ticks
+    for circle in svg.iter(f"{SVG}circle"):
+        assert 50 <= float(circle.attrib["cy"]) <= 50 + 220
+
+
+def test_control_characters_reach_neither_terminal_nor_picture() -> None:
+    odd = "\x1b[2Jgone\x07\x00"
+    failed = run(0, "b", None, status="crashed").model_copy(update={"reason": odd})
+    arms = config("a", "b").model_copy(update={"model": odd, "extra": ["--label", odd]})
+    what = summarise(header(arms), [run(0, "a", 100.0, path=odd), run(1, "b", 100.0, path=odd), failed], None)
+    assert failed.reason in what.runs[2].reason
+    for text in (shown(what), rounds_svg(what), rounds_plot(what)):
+        assert "\x1b" not in text
+        assert "\x07" not in text
+    assert "gone\\x07\\x00" in shown(what)
+    for svg in (rounds_svg(what), rounds_plot(what)):
+        ET.fromstring(svg)
+
+
+def test_what_looks_like_markup_is_shown_as_it_is() -> None:
+    what = summarise(header(config("a", "b")), [run(0, "a", 1.0, path="[red]x"), run(0, "b", 1.0, path="[red]x")], None)
+    assert "[red]x" in shown(what)
 
 
 def test_the_record_reads_back() -> None:

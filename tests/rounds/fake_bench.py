@@ -67,6 +67,12 @@ def main() -> int:
     if mode == "crash":
         print("loading\nerror: the weights are gone", file=sys.stderr)
         return 3
+    if mode == "escape":
+        print("\x1b]0;title\x07\x1b[31mred\x00\x08\n\x1b[2Jerror: \x1b[1mlost\x07", file=sys.stderr)
+        return 3
+    if mode == "flood":
+        while True:
+            sys.stdout.write("{\n" * 1000)
     if mode == "segfault":
         os.kill(os.getpid(), signal.SIGSEGV)
     if mode == "hang":

@@ -7,10 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup, TyperOption
+from typer.main import get_command
 
 import mlxcel_engine
+from mlxcel_engine.cli.main import app
 from mlxcel_engine.errors import UsageError
-from mlxcel_engine.rounds.arms import command_of, environment_of, parse_arms, parse_extra
+from mlxcel_engine.rounds.arms import TAKES_VALUE, command_of, environment_of, parse_arms, parse_extra
 from tests.rounds.fakes import config
 
 HERE = str(Path(mlxcel_engine.__file__).parent.parent)
@@ -44,6 +47,7 @@ def test_flags_variables_and_interpreter_are_told_apart() -> None:
         (["a=PYTHON:/no/such/python", "b="], "PYTHON:/no/such/python: no such executable"),
         (["a=--json x", "b="], "--json belongs to rounds"),
         (["a=--csv=x", "b="], "--csv=x belongs to rounds"),
+        (["a=--path cli --label", "b="], "--arm a: --label has no value"),
     ],
 )
 def test_an_arm_that_cannot_be_is_refused(arms: list[str], said: str) -> None:
@@ -53,8 +57,17 @@ def test_an_arm_that_cannot_be_is_refused(arms: list[str], said: str) -> None:
 
 def test_extra_flags_are_checked_too() -> None:
     assert parse_extra("--batch 2 --label 'x y'") == ["--batch", "2", "--label", "x y"]
+    assert parse_extra("--label --json --path cli") == ["--label", "--json", "--path", "cli"]
     with pytest.raises(UsageError, match="--force belongs"):
         parse_extra("--force")
+
+
+def test_the_options_that_take_a_value_are_those_of_bench() -> None:
+    command = get_command(app)
+    assert isinstance(command, TyperGroup)
+    options = [one for one in command.commands["bench"].params if isinstance(one, TyperOption)]
+    found = {name for option in options if not option.is_flag for name in option.opts}
+    assert found == TAKES_VALUE
 
 
 def test_the_command_takes_from_the_arm_what_it_sets_and_the_rest_from_rounds() -> None:
@@ -66,6 +79,9 @@ def test_the_command_takes_from_the_arm_what_it_sets_and_the_rest_from_rounds() 
         (["--ctx", "9"], "-m default -n 32 --ctx 9"),
         (["-n4", "--model=x"], "--ctx 256 --ctx 512 -n4 --model=x"),
         (["--max-tokens=4", "-m", "x"], "--ctx 256 --ctx 512 --max-tokens=4 -m x"),
+        (["--label", "-nightly"], "-m default --ctx 256 --ctx 512 -n 32 --label -nightly"),
+        (["--label", "--label"], "-m default --ctx 256 --ctx 512 -n 32 --label --label"),
+        (["--label=-m", "-n4"], "-m default --ctx 256 --ctx 512 --label=-m -n4"),
     ):
         assert " ".join(command_of(a.model_copy(update={"flags": flags}), what)[5:]) == f"{kept} --json -"
 

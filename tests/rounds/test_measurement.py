@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from mlxcel_engine.rounds.measurement import GarbageError, asked_paths, measurements, parse_lines, parse_what_is_there
+from mlxcel_engine.rounds.measurement import (
+    MOST_LINES,
+    GarbageError,
+    asked_paths,
+    measurements,
+    parse_lines,
+    parse_what_is_there,
+)
 
 ROW = {
     "path": "cli",
@@ -55,3 +62,10 @@ def test_what_is_no_measurement_is_garbage(printed: str) -> None:
 def test_a_line_separator_inside_a_text_ends_no_line() -> None:
     text = json.dumps({"kind": "bench", "environment": {}, "rows": [ROW], "label": "a\u2028b"}, ensure_ascii=False)
     assert parse_lines(text)[0]["label"] == "a\u2028b"
+
+
+def test_of_a_run_that_failed_a_bounded_number_of_lines_is_read() -> None:
+    noise = '{"kind": "bench"}\n' * 2 * MOST_LINES
+    assert parse_what_is_there(line() + "\n" + noise) == [json.loads(line())]
+    assert parse_what_is_there(noise + line()) == []
+    assert parse_what_is_there("{\n" * 2 * MOST_LINES + line()) == [json.loads(line())]

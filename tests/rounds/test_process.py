@@ -9,6 +9,10 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+import pytest
+
+from mlxcel_engine.rounds import process as module
 from mlxcel_engine.rounds.process import run_process
 from tests.rounds.fakes import install_fake_bench, wait_until_gone
 
@@ -71,3 +75,53 @@ def test_the_run_ends_when_we_are_killed_outright(tmp_path: Path) -> None:
         pids = wait_for_pids(log, 2)
         us.send_signal(signal.SIGKILL)
     assert wait_until_gone(pids)
+
+
+BURN = "import time\nwhile time.process_time() < 0.4: pass\nprint('burnt', flush=True)\ntime.sleep(600)"
+
+
+@pytest.mark.parametrize("wrapper", [(), ("sh", "-c", '"$@" & wait', "sh")], ids=["itself", "under a script"])
+def test_the_cpu_time_of_a_run_that_was_ended_is_ours(wrapper: tuple[str, ...]) -> None:
+    if wrapper and not psutil.LINUX:
+        pytest.skip("only Linux lets us wait for the children of a child")
+    before = os.times()
+    done = run_process([*wrapper, sys.executable, "-c", BURN], os.environ, 2)
+    after = os.times()
+    assert (done.exit_code, done.stdout) == (None, "burnt\n")
+    ours = after.children_user + after.children_system - before.children_user - before.children_system
+    assert ours >= 0.4
+
+
+def test_what_left_the_process_group_is_ended_too() -> None:
+    leave = (
+        "import subprocess, sys, time; "
+        "left = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], process_group=0); "
+        "print(left.pid, flush=True); time.sleep(600)"
+    )
+    done = run_process([sys.executable, "-c", leave], os.environ, 2)
+    assert wait_until_gone([int(done.stdout)])
+
+
+def test_a_run_that_writes_without_end_is_ended_and_its_end_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STDOUT_LIMIT", 300_000)
+    flood = "import sys\nwhile True: sys.stdout.write('{\\n' * 1000)"
+    done = run_process([sys.executable, "-c", flood], os.environ, 60)
+    assert done.flooded
+    assert done.exit_code == 128 + signal.SIGKILL
+    assert done.stdout.endswith("{\n{\n")
+    assert len(done.stdout) == 300_000
+
+
+def test_of_errors_the_end_is_kept_and_they_end_nothing() -> None:
+    chatty = "import sys; sys.stderr.write('x' * 3_000_000 + 'the end'); print('out')"
+    done = run_process([sys.executable, "-c", chatty], os.environ, 60)
+    assert (done.exit_code, done.stdout, done.flooded) == (0, "out\n", False)
+    assert done.stderr.endswith("xthe end")
+    assert len(done.stderr) == module.STDERR_KEPT
+
+
+def test_a_leash_that_was_killed_leaves_nothing_behind(tmp_path: Path) -> None:
+    script = "import os, signal, time; print(os.getpid(), flush=True); os.kill(os.getppid(), 9); time.sleep(600)"
+    done = run_process([sys.executable, "-c", script], os.environ, 60)
+    assert done.exit_code == 128 + signal.SIGKILL
+    assert wait_until_gone([int(done.stdout)])

@@ -12,7 +12,7 @@ from rich.console import Console
 from benchmarks.cells import CELLS, THRESHOLD_CELL, ParityCell, RoundsCell, command_line, read_parity
 from benchmarks.pages import in_repository, machine_line, markdown_table
 from mlxcel_engine.report.parity_table import print_parity
-from mlxcel_engine.report.rounds_table import changes, print_rounds
+from mlxcel_engine.report.rounds_table import METRICS, changes, print_rounds
 from mlxcel_engine.rounds.journal import read_journal
 from mlxcel_engine.rounds.summary import summarise
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from mlxcel_engine.records.rounds import Comparison, RoundsRecord
 
 WALL = "wall.json"  # seconds that each cell's commands took
-_FIGURES = {"decode_tok_s": "decode", "ttft_ms": "TTFT"}
 
 
 def render(folder: Path) -> str:
@@ -55,7 +54,7 @@ def read_rounds(folder: Path, cell: RoundsCell) -> RoundsRecord | None:
 def finding(row: Comparison) -> str:
     """One comparison in words, with its spread and what it is worth; the ADR quotes it as it stands."""
     median, span, _, n = _figures(row)
-    what = f"{_FIGURES[row.metric]} of {row.path} at {row.ctx}"
+    what = f"{METRICS[row.metric]} of {row.path} at {row.ctx}"
     return f"{row.arm} against {row.reference}, {what}: {median} ({span}, n={n}), {row.verdict}"
 
 
@@ -63,7 +62,7 @@ def threshold_text(record: RoundsRecord | None) -> str:
     """What the null arms say, in one sentence."""
     if record is None:
         return f"TBD (measured by: `python -m benchmarks.baseline --out FOLDER --only {THRESHOLD_CELL}`)"
-    said = [f"{_FIGURES[one.metric]} {'unknown' if one.pct is None else f'{one.pct:g} %'}" for one in record.thresholds]
+    said = [f"{METRICS[one.metric]} {'unknown' if one.pct is None else f'{one.pct:g} %'}" for one in record.thresholds]
     return (
         f"{', '.join(said)}: the widest difference of any arm of `{THRESHOLD_CELL}` from its null arm in a single "
         "quiet round, rounded up to the next 0.5 %."
@@ -119,7 +118,7 @@ def _times(seconds: Mapping[str, float]) -> str:
 
 def _findings(measured: Mapping[str, RoundsRecord]) -> str:
     rows = [
-        (name, row.arm, row.reference, _FIGURES[row.metric], str(row.ctx), *_figures(row), row.verdict)
+        (name, row.arm, row.reference, METRICS[row.metric], str(row.ctx), *_figures(row), row.verdict)
         for name, record in measured.items()
         for row in record.rows
         if not row.null

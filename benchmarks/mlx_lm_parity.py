@@ -75,7 +75,7 @@ class Family:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is missing and write README.md; 1 if a run failed."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("-m", "--model", default="default")
     parser.add_argument("--only", choices=[*PARTS, _FAMILIES], help=f"run this part, not {_DEFAULT} and {_FAMILIES}")

@@ -1,11 +1,11 @@
 """The scheduler against the engine under it and against ``mlx-lm``'s ``BatchGenerator``, interleaved in one process.
 
 ``one-*``: decode tok/s of one request over the engine driven directly (1 is as fast); requests of 16 tokens take turns,
-each after the first adopts the prompt's keys and values. ``cache-*``: prompts a second to
-the first token, a prompt whose first 1024 tokens are in the prompt cache over one of which nothing is (12 is twelve
-times shorter TTFT). ``mixed``: 16 requests of 64 to 1024 prompt tokens, at most 8 at a time, prompt tokens not counted,
-from the first submission to the last token, over ``BatchGenerator``. ``stall``: the longest gap between two tokens of a
-live stream while a prompt of 1024 is prefilled, over the longest piece of that prompt plus one decode step.
+each after the first adopts the prompt's keys and values. ``cache-*``: prompts a second to the first token, a prompt
+whose first 1024 tokens are in the prompt cache over one of which nothing is (12 is twelve times shorter TTFT).
+``mixed``: 16 requests of 64 to 1024 prompt tokens, at most 8 at a time, prompt tokens not counted, from the first
+submission to the last token, over ``BatchGenerator``. ``stall``: the longest gap between two tokens of a live stream
+while a prompt of 1024 is prefilled, over the longest piece of that prompt plus one decode step.
 
 How arms take turns, and what the figures are: ``interleaved.py``. Greedy, EOS ignored; tokens are compared.
 

@@ -46,7 +46,6 @@ class Preload:
     """
 
     blas: str
-    requested_blas: str
     deterministic: bool
     device: str
     mlx_was_first: bool
@@ -133,14 +132,14 @@ def _apply() -> Preload:
         os.environ.setdefault(name, value)
     for name, value in ((DETERMINISTIC_SWITCH, switch), (INVARIANT_SWITCH, invariant)):
         if value not in ("0", "1"):
-            return Preload("unknown", requested, False, device, False, f"{name}={value}: give 0 or 1")
+            return Preload("unknown", False, device, False, f"{name}={value}: give 0 or 1")
     if "mlx.core" in sys.modules:
         late = "mlx was imported before mlxcel_engine: its BLAS and precision settings did not take effect"
         warnings.warn(late, RuntimeWarning, stacklevel=2)
-        return Preload("unknown", requested, False, device, True, None, late, invariant == "1")
+        return Preload("unknown", False, device, True, None, late, invariant == "1")
     contradiction = _fix_order() if switch == "1" else None
     blas, problem, warning = _choose_blas(requested)
-    return Preload(blas, requested, switch == "1", device, False, contradiction or problem, warning, invariant == "1")
+    return Preload(blas, switch == "1", device, False, contradiction or problem, warning, invariant == "1")
 
 
 PRELOAD = _apply()

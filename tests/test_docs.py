@@ -1,4 +1,4 @@
-"""The example of docs/engine.md runs as it stands, on a tiny checkpoint; what the page names exists."""
+"""The examples of docs/engine.md and docs/determinism.md run as they stand; the modules that pages name exist."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import re
 import threading
 from ast import literal_eval
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pytest
+
+from mlxcel_engine.preload import PRELOAD
 from tests.loaded import write_checkpoint
-
-if TYPE_CHECKING:
-    import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "engine.md").read_text()
@@ -61,6 +60,24 @@ def test_the_scheduler_example_streams_one_request_and_waits_for_the_other(
     assert " length 0." in said
     assert "SchedulerMetrics(queued=0" in said
     assert set(threading.enumerate()) == before
+
+
+@pytest.mark.parametrize("invariant", [True, False])
+def test_the_invariant_example_prints_equal_bits_and_without_the_mode_it_does_not(
+    invariant: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "determinism.md").read_text(), re.DOTALL)
+    shapes = "invariant=FixedShapes(width=4, chunk=64)"
+    assert shapes in example
+    example = example.replace("path/to/model", str(write_checkpoint(tmp_path / "tiny")))
+    capsys.readouterr()
+    exec(compile(example if invariant else example.replace(shapes, "invariant=False"), "determinism.md", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    equal = [f"{index} True True" for index in range(16)]
+    if invariant:
+        assert lines == equal
+    elif PRELOAD.blas == "mkl":  # others may give products as small as these the same bits in other shapes
+        assert lines != equal
 
 
 def test_every_module_of_the_scheduler_stands_in_its_table() -> None:

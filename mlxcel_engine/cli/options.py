@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -10,8 +11,11 @@ from mlxcel_engine.errors import EngineError, UsageError
 from mlxcel_engine.preload import INVARIANT_SWITCH, PRELOAD
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mlxcel_engine.engine.shapes import FixedShapes
 
+Number = TypeVar("Number", int, float)
 MODEL_PANEL = "Model"
 RUN_PANEL = "What to run"
 VERDICT_PANEL = "Verdict"
@@ -19,37 +23,35 @@ OUTPUT_PANEL = "Output"
 DEFAULT_CONTEXTS = (256, 8192)
 
 
+def checked(
+    value: str | float, kind: Callable[[str | float], Number], fits: Callable[[Number], bool], what: str
+) -> Number:
+    """Parse ``value`` as a number of ``kind`` that ``fits``.
+
+    Raises:
+        BadParameter: it is none; says to give ``what``.
+
+    """
+    with suppress(ValueError):
+        number = kind(value)
+        if fits(number):
+            return number
+    raise typer.BadParameter(f"{value}; give {what}")
+
+
 def count(value: str | int) -> int:
     """Parse a whole number of 1 or more."""
-    try:
-        number = int(value)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise typer.BadParameter(f"{value}; give a whole number of 1 or more")
-    return number
+    return checked(value, int, lambda number: number >= 1, "a whole number of 1 or more")
 
 
 def positive(value: str | float) -> float:
     """Parse a finite number above 0."""
-    try:
-        number = float(value)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise typer.BadParameter(f"{value}; give a number above 0")
-    return number
+    return checked(value, float, lambda number: 0 < number < float("inf"), "a number above 0")
 
 
 def nats(value: str | float) -> float:
     """Parse a finite number of 0 or more."""
-    try:
-        number = float(value)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < float("inf"):
-        raise typer.BadParameter(f"{value}; give a number of 0 or more")
-    return number
+    return checked(value, float, lambda number: 0 <= number < float("inf"), "a number of 0 or more")
 
 
 def invariant_shapes(wanted: bool, shape: str | None, device: str) -> FixedShapes | None:

@@ -24,13 +24,7 @@ def batch_width(value: str | int) -> int:
 
 def seed(value: str | int) -> int:
     """Parse a seed."""
-    try:
-        number = int(value)
-    except ValueError:
-        number = -1
-    if not 0 <= number < 2**64:
-        raise typer.BadParameter(f"{value}; give a whole number from 0 to 2**64-1")
-    return number
+    return options.checked(value, int, lambda number: 0 <= number < 2**64, "a whole number from 0 to 2**64-1")
 
 
 PromptText = Annotated[

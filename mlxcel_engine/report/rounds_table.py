@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _SVG_WIDTH = 170  # columns
 _STYLES = {"faster": "bold green", "slower": "bold red", "no difference": "green", "unresolved": "yellow"}
-_METRICS: dict[Metric, str] = {"decode_tok_s": "decode", "ttft_ms": "TTFT"}
+METRICS: dict[Metric, str] = {"decode_tok_s": "decode", "ttft_ms": "TTFT"}
 
 
 def print_rounds(record: RoundsRecord, console: Console) -> None:
@@ -63,7 +63,7 @@ def _threshold(record: RoundsRecord) -> list[str]:
     shown: list[str] = []
     for one in record.thresholds:
         origin = " (the widest null pair)" if one.automatic else ""
-        shown.append(f"{_METRICS[one.metric]} {'unknown' if one.pct is None else f'{one.pct:g} %'}{origin}")
+        shown.append(f"{METRICS[one.metric]} {'unknown' if one.pct is None else f'{one.pct:g} %'}{origin}")
     return shown
 
 
@@ -96,7 +96,7 @@ def _comparisons(record: RoundsRecord, console: Console) -> Table:
         paths = row.path if row.path == row.reference_path else f"{row.path} - {row.reference_path}"
         paths += f" x{row.batch}" if row.batch > 1 else ""
         verdict = plain(row.verdict, style="dim" if row.null else _STYLES[row.verdict])
-        pair, ctx, metric = f"{row.arm} - {row.reference}", str(row.ctx), _METRICS[row.metric]
+        pair, ctx, metric = f"{row.arm} - {row.reference}", str(row.ctx), METRICS[row.metric]
         table.add_row(pair, plain(paths), ctx, metric, *changes(row), str(row.n), verdict, plain(_why(row)))
     return table
 

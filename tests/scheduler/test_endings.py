@@ -53,17 +53,6 @@ def preempted(crowd: Crowd) -> RequestHandle:
     return handle
 
 
-def preempted_in_prefill(crowd: Crowd) -> RequestHandle:
-    crowd.submit(ask(1, 60))
-    crowd.scheduler.turn(13)
-    handle = crowd.submit(ask(6 * CHUNK, 2))
-    crowd.scheduler.turn(2)
-    while not crowd.scheduler.metrics.detached:
-        crowd.scheduler.turn()
-    assert not handle._events
-    return handle
-
-
 def last_step_ahead(crowd: Crowd) -> RequestHandle:
     crowd.submit(ask(3))
     handle = crowd.submit(ask(1, 4))

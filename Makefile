@@ -7,6 +7,8 @@ ARMS ?= --arm cli="--path cli" --arm engine="--path engine"
 OUT ?= rounds.jsonl
 # BASE is the revision that verify-regression compares this checkout with.
 BASE ?= main~1
+# PARALLEL is how pytest shares the default tests out: a process a core, eight at most; empty for one process.
+PARALLEL ?= --numprocesses=logical --maxprocesses=8 --dist=worksteal
 PYTHON ?= $(or $(shell command -v python3.11),python3)
 VENV := .venv
 BIN := $(VENV)/bin
@@ -53,7 +55,7 @@ docs: $(STAMP) ## Write docs/records.md from the record models.
 	$(BIN)/python -m tests.records_page --write docs/records.md
 
 test: $(STAMP) ## Run the default tests: no weights, no network.
-	$(BIN)/pytest
+	$(BIN)/pytest $(PARALLEL)
 
 test-checkpoint: $(STAMP) ## Run the tests on the embedded default checkpoint (fetched once, then cached).
 	$(BIN)/pytest -m checkpoint
@@ -67,7 +69,7 @@ verify-fmt: $(STAMP) ## Check formatting and lint.
 
 verify: verify-fmt ## Check format, lint, types, and run the default tests.
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest $(PARALLEL)
 
 verify-regression: $(STAMP) ## Fail if this checkout decodes MODEL slower than the revision BASE (main~1).
 	$(BIN)/python -m benchmarks.regression --base '$(BASE)' -m '$(MODEL)' $(ARGS)

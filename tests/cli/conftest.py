@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from mlxcel_engine.bench import probe
 from tests.loaded import write_checkpoint
 from tests.rounds.fakes import FakeHost, install_fake_bench
 
@@ -25,3 +26,11 @@ def host(monkeypatch: pytest.MonkeyPatch) -> FakeHost:
     quiet = FakeHost()
     monkeypatch.setattr("mlxcel_engine.cli.rounds.ThisHost", lambda: quiet)
     return quiet
+
+
+@pytest.fixture
+def quick_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bandwidth probe reads 4 MiB for no longer than it must; its own test reads more than the caches hold."""
+    monkeypatch.setattr(probe, "last_level_cache", lambda: None)
+    monkeypatch.setattr(probe, "_BUFFER", dict.fromkeys(probe._BUFFER, 2**22))
+    monkeypatch.setattr(probe, "_SECONDS", 0.0)

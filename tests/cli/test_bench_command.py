@@ -164,6 +164,7 @@ def test_a_reader_that_leaves_does_not_change_the_exit_code(tmp_path: Path) -> N
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.usefixtures("quick_probe")
 def test_real_loops_generate_the_same_tokens(checkpoint: str, capsys: Capture) -> None:
     assert main(["bench", "-m", checkpoint, "--ctx", "40", "-n", "8", "--prefill-chunk", "16", "--json", "-"]) == 0
     out, err = capsys.readouterr()
@@ -175,6 +176,7 @@ def test_real_loops_generate_the_same_tokens(checkpoint: str, capsys: Capture) -
     assert "tiny-llama: llama, float32, unquantized weights" in err
 
 
+@pytest.mark.usefixtures("quick_probe")
 def test_a_batch_of_real_loops(checkpoint: str, capsys: Capture) -> None:
     options = ("--ctx", "40", "-n", "8", "--batch", "3", "--ragged", "--decode-storage", "paged")
     assert main(["bench", "-m", checkpoint, *options, "--json", "-"]) == 0
@@ -188,6 +190,7 @@ def test_a_batch_of_real_loops(checkpoint: str, capsys: Capture) -> None:
         assert (row.attention_calls or 0) > 0
 
 
+@pytest.mark.usefixtures("quick_probe")
 def test_the_invariant_mode_is_measured_beside_the_normal_one(checkpoint: str, capsys: Capture) -> None:
     shape = ("--invariant", "--invariant-shape", "2,16", "--path", "engine", "--path", "server")
     assert main(["bench", "-m", checkpoint, "--ctx", "40", "-n", "8", *shape, "--json", "-"]) == 0

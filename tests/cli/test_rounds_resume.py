@@ -105,3 +105,17 @@ def test_a_file_that_cannot_be_read_is_one_line_and_exit_2(
     assert "r.jsonl cannot be read (Permission denied)" in one_line(capsys.readouterr().err)
     assert main(["rounds", "--from", str(tmp_path / "r.jsonl")]) == 2
     assert "r.jsonl cannot be read (Permission denied)" in one_line(capsys.readouterr().err)
+
+
+def test_a_line_that_cannot_be_is_one_line_and_exit_2(
+    fake: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "r.jsonl"
+    assert main(rounds_arguments(fake, tmp_path, rounds=1)) == 0
+    wrong = file.read_text().replace('"round":0,"position":1', '"round":7,"position":1')
+    file.write_text(wrong)
+    capsys.readouterr()
+    for command in (["rounds", "--from", str(file)], rounds_arguments(fake, tmp_path, "--resume", rounds=1)):
+        assert main(command) == 2
+        assert "r.jsonl, line 3: round 8, the header asks for 1; remove the line" in one_line(capsys.readouterr().err)
+    assert file.read_text() == wrong

@@ -16,8 +16,7 @@ from mlxcel_engine.records.parity import ParityRecord
 from mlxcel_engine.records.rounds import RoundsConfig
 from mlxcel_engine.rounds.arms import parse_arms, parse_extra
 from mlxcel_engine.rounds.journal import read_journal
-from mlxcel_engine.rounds.run import slots_of
-from mlxcel_engine.rounds.schedule import missing
+from mlxcel_engine.rounds.schedule import missing, slots_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -76,6 +76,7 @@ WITHOUT_MLX = [
     "mlxcel_engine.bench.summary",
     "mlxcel_engine.bench.plan",
     "mlxcel_engine.bench.run",
+    "mlxcel_engine.rounds.contents",
     "mlxcel_engine.rounds.statistics",
     "mlxcel_engine.rounds.summary",
     "mlxcel_engine.rounds.run",

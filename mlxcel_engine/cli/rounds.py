@@ -26,7 +26,8 @@ from mlxcel_engine.rounds.host import ThisHost
 from mlxcel_engine.rounds.hostgate import HostGate, Limits
 from mlxcel_engine.rounds.journal import Journal, read_journal
 from mlxcel_engine.rounds.notes import describe_failure
-from mlxcel_engine.rounds.run import Runner, slots_of
+from mlxcel_engine.rounds.run import Runner
+from mlxcel_engine.rounds.schedule import MOST_ROUNDS, ORDER, slots_of
 from mlxcel_engine.rounds.summary import summarise
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from mlxcel_engine.records.rounds import RoundsRecord, Run
 
-MOST_ROUNDS = 1000
 _SHOWING = {
     "source",
     "threshold",
@@ -155,11 +155,13 @@ def _measurer(
     config: RoundsConfig, runner: Runner, out: str, *, resume: bool, force: bool
 ) -> Callable[[], tuple[RoundsHeader, Sequence[Run]]]:
     def measure() -> tuple[RoundsHeader, Sequence[Run]]:
-        begun = RoundsHeader(created=datetime.now(UTC), config=config)
+        begun = RoundsHeader(created=datetime.now(UTC), order=ORDER, config=config)
         with (
             Journal(out, begun, resume=resume, force=force) as journal,
             RoundsProgress(error_console(), slots_of(config), journal.runs) as progress,
         ):
+            if journal.torn:
+                warn(f"{out}: the last line had no end; that run is made again")
             try:
                 return journal.header, runner.run(config, journal, progress)
             except Stopped as stopped:

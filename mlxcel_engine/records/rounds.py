@@ -13,6 +13,7 @@ from mlxcel_engine.records.base import SCHEMA_VERSION, Record
 VerdictWord = Literal["faster", "slower", "no difference", "unresolved"]
 RunStatus = Literal["ok", "crashed", "timeout", "garbage"]
 Metric = Literal["decode_tok_s", "ttft_ms"]
+RunOrder = Literal["rotation", "williams"]
 
 
 class ArmConfig(Record):
@@ -63,6 +64,8 @@ class RoundsHeader(Record):
     """What it is a record of."""
     created: datetime
     """When the file was begun, in UTC."""
+    order: RunOrder = "rotation"
+    """How the runs follow each other; a file that does not say is of the time when they rotated."""
     config: RoundsConfig
     """What was asked for."""
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 _LEFT, _TOP, _HEIGHT, _GAP, _RIGHT = 70, 50, 220, 70, 230
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito: for any colour vision
 _LEAST_STEP = 0.1  # percent between two ticks
-_BEYOND_PCT = 1e300
 
 
 def rounds_plot(record: RoundsRecord) -> str:
@@ -99,8 +98,8 @@ class _Panel:
 
 
 def _points(row: Comparison) -> list[tuple[int, float]]:
-    """The (round, change in percent) of a row; a change beyond any axis has no place."""
-    return [(number, pct) for number, pct in enumerate(row.deltas_pct) if pct is not None and abs(pct) < _BEYOND_PCT]
+    """The (round, change in percent) of a row."""
+    return [(number, pct) for number, pct in enumerate(row.deltas_pct) if pct is not None]
 
 
 def _step(span: float) -> float:

@@ -164,3 +164,24 @@ def _has(flags: Sequence[str], *names: str) -> bool:
 def _short(flag: str, names: Sequence[str]) -> bool:
     """Whether ``flag`` is a short option with its value attached, as in ``-n32``."""
     return not flag.startswith("--") and flag[:2] in names
+
+
+def is_arm_name(name: str) -> bool:
+    """Whether an arm can have this name."""
+    return _NAME.fullmatch(name) is not None and not name.endswith(NULL_SUFFIX)
+
+
+def contexts_of(arm: ArmConfig, config: RoundsConfig) -> list[int]:
+    """Return the contexts, in tokens, that ``arm`` is asked for: its own and those of ``--extra``, else the command's.
+
+    An arm that asks for what is no number has none: ``bench`` refuses it.
+    """
+    asked: list[str] = []
+    for option, following in _options([*config.extra, *arm.flags]):
+        name, attached, value = option.partition("=")
+        if name == "--ctx":
+            asked.append(value if attached else following or "")
+    try:
+        return [int(word) for word in dict.fromkeys(asked)] or list(config.ctx)
+    except ValueError:
+        return []

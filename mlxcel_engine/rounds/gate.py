@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mlxcel_engine.rounds.notes import not_compared
+from mlxcel_engine.rounds.notes import lacking_contexts, not_compared, unfinished
 from mlxcel_engine.rounds.pairs import Measured
 from mlxcel_engine.rounds.statistics import ROUNDING_PCT
 
@@ -33,7 +33,7 @@ class GateResult:
         """1 a regression, 3 something was not measured, 0 passed; what is known to be wrong comes first."""
         if self.failures:
             return GATE_FAILED
-        return 3 if self.unmeasured else 0
+        return 3 if self.unmeasured or not self.compared else 0
 
 
 def judge(record: RoundsRecord, *, expect_same_tokens: bool = False) -> GateResult:
@@ -47,18 +47,31 @@ def judge(record: RoundsRecord, *, expect_same_tokens: bool = False) -> GateResu
 
 
 def _unmeasured(record: RoundsRecord, rows: list[Comparison], threshold: float | None) -> Iterator[str]:
+    if len(record.config.arms) < 2:
+        yield "there is one arm, and nothing to compare it with"
+    yield from unfinished(record.config, record.runs)
     for arm in record.config.arms[1:]:
         if all(row.arm != arm.name for row in rows):
             yield f"{arm.name}: no pair to compare"
     for row in rows:
         if not row.counted:
-            yield (
-                f"{row.arm}, {row.path} at {row.ctx} tokens: of {row.n} pairs none counts, which takes a quiet host "
-                f"and {row.reference}'s null run"
-            )
-    yield from not_compared(record.config, Measured(record.runs))
+            yield f"{row.arm}, {row.path} at {row.ctx} tokens: {_why_none_counts(row)}"
+    measured = Measured(record.runs)
+    yield from not_compared(record.config, measured)
+    yield from lacking_contexts(record.config, record.runs, measured)
     if threshold is None:
         yield "no null pair was measured on a quiet host, so there is no automatic threshold"
+
+
+def _why_none_counts(row: Comparison) -> str:
+    if row.n:
+        needs = f"a quiet host and {row.reference}'s null run with as many tokens"
+        return f"of {row.n} pairs none counts, which takes {needs}"
+    if row.unequal_tokens:
+        return (
+            f"in each of its {row.unequal_tokens} pairs with {row.reference} the token counts differ, none is compared"
+        )
+    return f"in none of its pairs with {row.reference} do both have a decode speed"
 
 
 def _regression(row: Comparison, threshold: float) -> str | None:

@@ -8,7 +8,7 @@ from io import StringIO
 from itertools import islice
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from mlxcel_engine.errors import MlxcelError
 
@@ -21,7 +21,10 @@ class GarbageError(MlxcelError):
 
 MOST_LINES = 1000
 _ALIKE = re.compile(r'^\{[^\n]*"bench"[^\n]*$', re.MULTILINE)
-Figure = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
+
+# Nothing that runs is slower or faster than this, and a quotient of two stays finite.
+Figure = Annotated[float, Field(ge=1e-9, le=1e12, allow_inf_nan=False)]
 
 
 class Measurement(BaseModel):
@@ -84,13 +87,31 @@ def parse_lines(text: str) -> list[dict[str, Any]]:
         if parsed is None:
             raise GarbageError(f"line {number} of its output is no bench record: {line.strip()[:80]!r}")
         lines.append(parsed)
+    _check_cells(lines)
+    return lines
+
+
+def check_lines(lines: list[dict[str, Any]], *, whole: bool) -> None:
+    """Check bench records that were parsed once; ``whole``: they are all that a run printed which went well.
+
+    Raises:
+        GarbageError: as of :func:`parse_lines`.
+
+    """
+    for number, line in enumerate(lines, start=1):
+        if not _is_record(line):
+            raise GarbageError(f"measurement {number} is no bench record")
+    if whole:
+        _check_cells(lines)
+
+
+def _check_cells(lines: list[dict[str, Any]]) -> None:
     cells = [measurement.cell for measurement in measurements(lines)]
     if not cells:
         raise GarbageError("it printed no measurement" + _why_not(lines))
     for path, ctx, batch in cells:
         if cells.count((path, ctx, batch)) > 1:
             raise GarbageError(f"it measured {path} at {ctx} tokens, batch {batch}, twice")
-    return lines
 
 
 def parse_what_is_there(text: str) -> list[dict[str, Any]]:
@@ -105,11 +126,18 @@ def parse_what_is_there(text: str) -> list[dict[str, Any]]:
 def _parse(line: str) -> dict[str, Any] | None:
     try:
         parsed: dict[str, Any] = json.loads(line)
-        _Line.model_validate(parsed)
-        json.dumps(parsed, ensure_ascii=False).encode()  # half a surrogate could not be written down
-    except (ValueError, RecursionError):  # pydantic's error is a ValueError, too
+        _ANYTHING.validate_json(_ANYTHING.dump_json([[[[parsed]]]]))  # as deep as a record has it
+    except (ValueError, RecursionError):  # half a surrogate or deep nesting could not be written down and read back
         return None
-    return parsed
+    return parsed if _is_record(parsed) else None
+
+
+def _is_record(parsed: object) -> bool:
+    try:
+        _Line.model_validate(parsed)
+    except ValueError:  # pydantic's error is one
+        return False
+    return True
 
 
 def _why_not(lines: list[dict[str, Any]]) -> str:

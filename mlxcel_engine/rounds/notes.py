@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from mlxcel_engine.rounds.schedule import label
+from mlxcel_engine.rounds.arms import contexts_of
+from mlxcel_engine.rounds.schedule import label, missing, slots_of
 from mlxcel_engine.rounds.statistics import MIN_ROUNDS
 from mlxcel_engine.rounds.threshold import STEP_PCT
 
@@ -20,14 +21,12 @@ _MATTERS = ("mlx", "mlx_lm", "project", "project_commit", "python", "device_name
 
 def notes_of(config: RoundsConfig, runs: Sequence[Run], rows: Sequence[Comparison], measured: Measured) -> list[str]:
     """List missing and failed runs, what was not compared, differing tokens, busy rounds, versions that differ."""
-    places = len(config.arms) + (len(config.arms) if config.null_every_arm else 1)
-    total = config.rounds * places
-    unfinished = [f"{len(runs)} of {total} runs are there; --resume makes the others"] if len(runs) < total else []
     failed = [describe_failure(run) for run in runs if run.status != "ok"]
     return [
-        *unfinished,
+        *unfinished(config, runs),
         *failed,
         *not_compared(config, measured),
+        *lacking_contexts(config, runs, measured),
         *_tokens(rows),
         *_busy(runs),
         *_restless_nulls(rows),
@@ -38,6 +37,25 @@ def notes_of(config: RoundsConfig, runs: Sequence[Run], rows: Sequence[Compariso
 def describe_failure(run: Run) -> str:
     """Name a run that failed, and why it did."""
     return f"{label(run.arm, run.null)}, round {run.round + 1}: {run.status}: {run.reason}"
+
+
+def unfinished(config: RoundsConfig, runs: Sequence[Run]) -> Iterator[str]:
+    """Say how many of the runs are there that ``config`` asks for, unless all are."""
+    due = slots_of(config)
+    left = len(missing(due, [(run.round, run.arm, run.null) for run in runs]))
+    if left:
+        yield f"{len(due) - left} of {len(due)} runs are there; --resume makes the others"
+
+
+def lacking_contexts(config: RoundsConfig, runs: Sequence[Run], measured: Measured) -> Iterator[str]:
+    """Name each context that an arm was asked for and runs of it that went well have no figure for."""
+    for arm in config.arms:
+        for null in (False, True):
+            went_well = [run for run in runs if (run.arm, run.null, run.status) == (arm.name, null, "ok")]
+            for ctx in contexts_of(arm, config):
+                without = sum(ctx not in measured.contexts(run) for run in went_well)
+                if without:
+                    yield f"{label(arm.name, null)}: no figure at {ctx} tokens in {without} of {len(went_well)} runs"
 
 
 def not_compared(config: RoundsConfig, measured: Measured) -> Iterator[str]:

@@ -79,6 +79,10 @@ class Measured:
         )
         return list(dict.fromkeys(found))
 
+    def contexts(self, run: Run) -> set[int]:
+        """The contexts that a run has a measurement at."""
+        return {ctx for _, ctx, _ in self._cells[_key(run)]}
+
     def reference_cell(self, arm: str, reference: str, cell: Cell) -> Cell | None:
         """The cell of the reference that an arm's cell is compared with; None when it measured no such one.
 

@@ -12,10 +12,10 @@ from mlxcel_engine.rounds.arms import command_of, environment_of
 from mlxcel_engine.rounds.hostgate import why_busy
 from mlxcel_engine.rounds.measurement import GarbageError, parse_lines, parse_what_is_there
 from mlxcel_engine.rounds.process import STDOUT_LIMIT, run_process
-from mlxcel_engine.rounds.schedule import missing, schedule
+from mlxcel_engine.rounds.schedule import missing, slots_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from mlxcel_engine.records.rounds import RoundsConfig, RunStatus
     from mlxcel_engine.rounds.hostgate import HostGate
@@ -96,11 +96,6 @@ class Runner:
             ],
             lines=lines,
         )
-
-
-def slots_of(config: RoundsConfig) -> Sequence[Slot]:
-    """Every run of ``config``, in order."""
-    return schedule([arm.name for arm in config.arms], config.rounds, null_every_arm=config.null_every_arm)
 
 
 def _outcome(finished: Finished, timeout_s: float) -> tuple[RunStatus, str, list[dict[str, Any]]]:

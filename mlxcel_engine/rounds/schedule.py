@@ -1,4 +1,4 @@
-"""Which run comes when: every arm once a round, null arms after them, the order rotated by one place a round."""
+"""Which run comes when: every arm and its null arm once a round, in an order balanced for place and neighbours."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mlxcel_engine.records.rounds import RoundsConfig, RunOrder
+
 NULL_SUFFIX = "-null"
+MOST_ROUNDS = 1000
+ORDER: RunOrder = "williams"
 
 
 @dataclass(frozen=True)
@@ -31,20 +35,35 @@ def label(arm: str, null: bool) -> str:
     return arm + NULL_SUFFIX if null else arm
 
 
+def slots_of(config: RoundsConfig) -> tuple[Slot, ...]:
+    """Every run of ``config``, in order."""
+    return schedule([arm.name for arm in config.arms], config.rounds, null_every_arm=config.null_every_arm)
+
+
 def schedule(arms: Sequence[str], rounds: int, *, null_every_arm: bool) -> tuple[Slot, ...]:
     """Order every run of ``rounds`` rounds over ``arms`` (distinct names, the reference first).
 
-    A round is the arms, then the null arm of the first one (or of each). It begins one place further on than the
-    round before, so that over as many rounds as it has places each run has been at each place once: a drift
-    inside the rounds then favours nobody.
+    A round is the arms and the null arm of the first one (or of each), k places in all. Every second round is the one
+    before it backwards, so that over such a pair each run has the same mean place and a drift inside the rounds
+    favours nobody. Over 2k rounds each run is at each place twice, and comes twice right after each other run of its
+    round: what a run leaves behind (heat, caches) meets all alike. These are the rows of Williams' design, balanced
+    for first-order carry-over (E. J. Williams, "Experimental designs balanced for the estimation of residual effects
+    of treatments", Australian Journal of Scientific Research A 2, 1949), each followed by its reverse.
     """
     nulls = arms if null_every_arm else arms[:1]
     places = [*((arm, False) for arm in arms), *((arm, True) for arm in nulls)]
     return tuple(
-        Slot(number, position, *places[(number + position) % len(places)])
+        Slot(number, position, *places[index])
         for number in range(rounds)
-        for position in range(len(places))
+        for position, index in enumerate(_order(number, len(places)))
     )
+
+
+def _order(number: int, k: int) -> list[int]:
+    """The order of k runs in round ``number``: 0, 1, k-1, 2, k-2, ... moved on by one every second round."""
+    zigzag = [(position + 1) // 2 * (1 if position % 2 else -1) for position in range(k)]
+    row = [(step + number // 2) % k for step in zigzag]
+    return row[::-1] if number % 2 else row
 
 
 def missing(slots: Sequence[Slot], done: Sequence[tuple[int, str, bool]]) -> tuple[Slot, ...]:

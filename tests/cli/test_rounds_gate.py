@@ -71,6 +71,17 @@ def test_nothing_measured_is_never_a_pass(fake: str, tmp_path: Path, capsys: pyt
     assert "nothing was measured" in one_line(capsys.readouterr().err)
 
 
+def test_a_file_with_half_of_its_runs_does_not_pass(
+    fake: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(rounds_arguments(fake, tmp_path, "--gate", "--threshold", "2")) == 0
+    lines = (tmp_path / "r.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "half.jsonl").write_text("".join(lines[:9]))
+    capsys.readouterr()
+    assert main(["rounds", "--from", str(tmp_path / "half.jsonl"), "--gate", "--threshold", "2"]) == 3
+    assert "gate: 8 of 15 runs are there" in capsys.readouterr().err
+
+
 def busy_from(run: int) -> list[HostState]:
     return [state()] * run + [state(others_cpu=1.0)]
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from mlxcel_engine.cli import rounds_progress
 from mlxcel_engine.cli.rounds_progress import RoundsProgress
 from mlxcel_engine.rounds.measurement import Measurement, measurements
-from mlxcel_engine.rounds.run import slots_of
+from mlxcel_engine.rounds.schedule import slots_of
 from tests.rounds.fakes import config, run
 
 

@@ -44,6 +44,7 @@ def test_a_killed_run_goes_on_with_what_is_missing(
     assert "the last line has no end" in capsys.readouterr().err
     made = started(log)
     assert main([*command, "--resume"]) == 0
+    assert "the last line had no end; that run is made again" in capsys.readouterr().err
     contents = read_journal(str(file))  # which refuses a double record
     assert contents.runs[: len(before)] == before
     assert len(contents.runs) == 9
@@ -95,3 +96,33 @@ def test_resuming_with_other_options_or_on_a_foreign_file_is_one_line(
     assert "is no rounds file" in one_line(capsys.readouterr().err)
     assert (tmp_path / "r.jsonl").read_text() == "mine\n"
     assert main(rounds_arguments(fake, tmp_path, "--force", rounds=1)) == 0
+
+
+def test_a_file_that_cannot_be_read_is_one_line_and_exit_2(
+    fake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(rounds_arguments(fake, tmp_path, rounds=1)) == 0
+    capsys.readouterr()
+
+    def refused(self: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    assert main(rounds_arguments(fake, tmp_path, "--resume", rounds=1)) == 2
+    assert "r.jsonl cannot be read (Permission denied)" in one_line(capsys.readouterr().err)
+    assert main(["rounds", "--from", str(tmp_path / "r.jsonl")]) == 2
+    assert "r.jsonl cannot be read (Permission denied)" in one_line(capsys.readouterr().err)
+
+
+def test_a_line_that_cannot_be_is_one_line_and_exit_2(
+    fake: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "r.jsonl"
+    assert main(rounds_arguments(fake, tmp_path, rounds=1)) == 0
+    wrong = file.read_text().replace('"round":0,"position":1', '"round":7,"position":1')
+    file.write_text(wrong)
+    capsys.readouterr()
+    for command in (["rounds", "--from", str(file)], rounds_arguments(fake, tmp_path, "--resume", rounds=1)):
+        assert main(command) == 2
+        assert "r.jsonl, line 3: round 8, the header asks for 1; remove the line" in one_line(capsys.readouterr().err)
+    assert file.read_text() == wrong

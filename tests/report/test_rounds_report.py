@@ -114,7 +114,7 @@ def test_the_plot_stays_within_its_panel_and_copes_with_one_round_and_with_none(
             assert 50 <= float(circle.attrib["cy"]) <= 50 + 220
 
 
-@pytest.mark.parametrize("speed", [1e-300, 1e-8, 1e12, 1e14, 1e299, 1e302])
+@pytest.mark.parametrize("speed", [1e-9, 1e-3, 1e4, 1e9, 1e12])
 def test_the_plot_of_any_change_has_few_ticks(speed: float) -> None:
     runs = [one for number in range(2) for one in (run(number, "a", 100.0), run(number, "b", speed))]
     svg = ET.fromstring(rounds_plot(summarise(header(config("a", "b")), runs, 1.0)))

@@ -14,6 +14,7 @@ import psutil
 
 from mlxcel_engine.records.rounds import ArmConfig, HostState, RoundsConfig, RoundsHeader, Run
 from mlxcel_engine.rounds.host import Mark
+from mlxcel_engine.rounds.schedule import ORDER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +80,7 @@ def config(
 
 
 def header(what: RoundsConfig) -> RoundsHeader:
-    return RoundsHeader(created=CREATED, config=what)
+    return RoundsHeader(created=CREATED, order=ORDER, config=what)
 
 
 def run(

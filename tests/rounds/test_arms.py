@@ -13,7 +13,7 @@ from typer.main import get_command
 import mlxcel_engine
 from mlxcel_engine.cli.main import app
 from mlxcel_engine.errors import UsageError
-from mlxcel_engine.rounds.arms import TAKES_VALUE, command_of, environment_of, parse_arms, parse_extra
+from mlxcel_engine.rounds.arms import TAKES_VALUE, command_of, contexts_of, environment_of, parse_arms, parse_extra
 from tests.rounds.fakes import config
 
 HERE = str(Path(mlxcel_engine.__file__).parent.parent)
@@ -93,3 +93,19 @@ def test_our_interpreter_runs_this_package_and_another_one_its_own() -> None:
     assert ours == {"X": "2", "Y": "3", "PYTHONPATH": f"{HERE}{os.pathsep}/elsewhere"}
     other = environment_of(arm.model_copy(update={"python": "/venv/bin/python"}), inherited)
     assert other == {"X": "2", "Y": "3"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "extra", "asked"),
+    [
+        ("--path cli", "", [256]),
+        ("--ctx 64 --ctx=128 --ctx 64", "", [64, 128]),
+        ("--ctx 64", "--ctx 32", [32, 64]),
+        ("--ctx 8k", "", []),
+    ],
+)
+def test_the_contexts_of_an_arm_are_its_own_or_the_commands(flags: str, extra: str, asked: list[int]) -> None:
+    first, second = parse_arms([f"a={flags}", "b="])
+    what = config("a", "b").model_copy(update={"extra": parse_extra(extra)})
+    assert contexts_of(first, what) == asked
+    assert contexts_of(second, what) == ([32] if extra else [256])

@@ -44,6 +44,7 @@ def test_a_file_cut_anywhere_goes_on_with_its_whole_lines(data: st.DataObject) -
         assert read_journal(str(path)).torn == (not whole[:cut].endswith(b"\n"))
         with Journal(str(path), header(CONFIG), resume=True, force=False) as journal:
             assert list(journal.runs) == RUNS[:kept]
+            assert journal.torn == (not whole[:cut].endswith(b"\n"))
             for one in RUNS[kept:]:
                 journal.append(one)
         assert path.read_bytes() == whole
@@ -115,6 +116,28 @@ def test_a_bad_or_double_line_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"\n".join([*lines[:3], lines[2], *lines[3:]]))
     with pytest.raises(UsageError, match="line 4: repeats round 1 of b"):
         read_journal(str(path))
+
+
+def test_a_file_with_another_order_of_runs_is_read_and_not_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(write(path).replace(b'"order":"williams",', b""))
+    before = path.read_bytes()
+    assert (read_journal(str(path)).header.order, len(read_journal(str(path)).runs)) == ("rotation", len(RUNS))
+    with pytest.raises(UsageError, match="begun with another order of runs: rotation there, williams here"):
+        Journal(str(path), header(CONFIG), resume=True, force=False)
+    assert path.read_bytes() == before
+
+
+def test_resuming_what_cannot_be_read_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "r.jsonl"
+    write(path)
+
+    def refused(self: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    with pytest.raises(UsageError, match=r"r\.jsonl cannot be read \(Permission denied\)"):
+        Journal(str(path), header(CONFIG), resume=True, force=False)
 
 
 def test_two_at_a_time_are_refused(tmp_path: Path) -> None:

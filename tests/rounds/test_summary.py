@@ -1,4 +1,4 @@
-"""From runs made by hand to the summary, its notes and the gate."""
+"""From runs made by hand to the summary, and its notes."""
 
 from __future__ import annotations
 
@@ -9,33 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlxcel_engine.rounds.gate import judge
-from mlxcel_engine.rounds.summary import summarise
-from tests.rounds.fakes import config, header, run
+from tests.rounds.fakes import run
+from tests.rounds.made import A, row, runs, summary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from mlxcel_engine.records.rounds import Comparison, Metric, RoundsRecord, Run
-
-A = [100.0, 101.0, 99.0, 100.0, 100.5]
-NULL = [100.5, 100.0, 99.5, 99.0, 101.0]
-
-
-def runs(b: Sequence[float | None], a: Sequence[float] = A, null: Sequence[float] = NULL, **more: Any) -> list[Run]:
-    """Five rounds of a, b and a-null; ``more`` goes to b's runs."""
-    made: list[Run] = []
-    for number, (one, other, again) in enumerate(zip(a, b, null, strict=True)):
-        made += [run(number, "a", one), run(number, "b", other, **more), run(number, "a", again, null=True)]
-    return made
-
-
-def summary(made: Sequence[Run], threshold: float | None = None, rounds: int = 5) -> RoundsRecord:
-    return summarise(header(config("a", "b", rounds=rounds)), made, threshold)
-
-
-def row(record: RoundsRecord, arm: str = "b", metric: Metric = "decode_tok_s") -> Comparison:
-    (found,) = (row for row in record.rows if (row.arm, row.metric) == (arm, metric))
-    return found
+    from collections.abc import Callable
 
 
 def test_deltas_are_paired_by_round_and_the_levels_are_each_arms_own() -> None:
@@ -78,16 +56,6 @@ def test_pairs_with_other_token_counts_are_shown_and_not_compared() -> None:
     assert b.verdict == "unresolved"
     assert any("1 pairs have other token counts" in note for note in record.notes)
     assert max(level.high for level in record.levels if level.metric == "decode_tok_s") == 500.0
-
-
-def test_other_tokens_are_flagged_and_fail_the_gate_only_if_asked() -> None:
-    record = summary(runs([110.0] * 5, token_hash="other"))
-    assert any("b against a, cli at 256 tokens: they do not generate the same tokens" in note for note in record.notes)
-    assert judge(record).exit_code == 0
-    result = judge(record, expect_same_tokens=True)
-    assert result.exit_code == 1
-    assert result.failures == ("b, cli at 256 tokens: it does not generate the tokens of a",)
-    assert judge(summary(runs([110.0] * 5)), expect_same_tokens=True).exit_code == 0
 
 
 def test_busy_rounds_are_shown_but_no_claim_rests_on_them() -> None:
@@ -165,97 +133,6 @@ def test_a_null_arm_that_differs_from_itself_is_a_warning() -> None:
     assert any("a-null and a are the same, but their decode speed at 256 tokens differs" in n for n in record.notes)
 
 
-def test_the_gate_fires_beyond_the_threshold_and_not_before() -> None:
-    flat = [100.0] * 5
-    for b, threshold, code in ((97.9, 2.0, 1), (98.1, 2.0, 0), (98.0, 2.0, 0), (99.4, None, 1), (99.6, None, 0)):
-        record = summary(runs([b] * 5, flat, flat), threshold)
-        assert judge(record).exit_code == code
-    (failure,) = judge(summary(runs([90.0] * 5, flat, flat), 2.0)).failures
-    assert failure.startswith(
-        "b, cli at 256 tokens: -10.0 % decode speed against a (median of the 5 rounds that count; all: -10.0 to -10.0)"
-    )
-
-
-def busy_in(made: Sequence[Run], *rounds: int) -> list[Run]:
-    return [one.model_copy(update={"busy": ["others"] if one.round in rounds else []}) for one in made]
-
-
-def test_the_gate_judges_the_quiet_rounds_alone() -> None:
-    flat = [100.0] * 5
-    hidden = summary(busy_in(runs([95.0, 95.0, 150.0, 150.0, 150.0], flat, flat), 2, 3, 4))
-    assert row(hidden).median_pct == pytest.approx(50.0)
-    assert row(hidden).counted_median_pct == pytest.approx(-5.0)
-    assert judge(hidden).exit_code == 1
-    feigned = summary(busy_in(runs([100.0, 100.0, 50.0, 50.0, 50.0], flat, flat), 2, 3, 4))
-    assert judge(feigned).exit_code == 0
-
-
-def test_a_busy_null_pair_gives_the_gate_no_slack() -> None:
-    flat = [100.0] * 5
-    made = runs([95.0] * 5, flat, [100.0, 100.0, 100.0, 100.0, 130.0])
-    assert judge(summary(made)).exit_code == 0
-    quiet = summary(busy_in(made, 4))
-    assert quiet.thresholds[0].pct == 0.5
-    assert judge(quiet).exit_code == 1
-
-
-@pytest.mark.parametrize("threshold", [None, 2.0])
-def test_with_every_round_busy_nothing_is_judged(threshold: float | None) -> None:
-    record = summary(busy_in(runs([95.0] * 5), 0, 1, 2, 3, 4), threshold)
-    assert (row(record).n, row(record).counted, row(record).counted_median_pct) == (5, 0, None)
-    result = judge(record)
-    assert (result.exit_code, result.failures, result.compared) == (3, (), 0)
-    assert result.unmeasured[0].startswith("b, cli at 256 tokens: of 5 pairs none counts")
-
-
-def with_lines(made: Sequence[Run], arm: str, *more: dict[str, Any]) -> list[Run]:
-    return [one.model_copy(update={"lines": [*one.lines, *more]}) if one.arm == arm else one for one in made]
-
-
-def line(path: str, *, reason: str | None = None, speed: float = 100.0) -> dict[str, Any]:
-    """A line of bench: a row of ``path``, or why there is none."""
-    (made,) = run(0, "x", speed, path=path).lines
-    return (
-        made if reason is None else {**made, "rows": [], "unmeasured": [{"path": path, "ctx": 256, "reason": reason}]}
-    )
-
-
-def test_a_cell_that_one_side_lacks_fails_the_gate() -> None:
-    made = runs([100.0] * 5)
-    assert judge(summary(made)).exit_code == 0
-    more = judge(summary(with_lines(made, "b", line("server"))))
-    assert (more.exit_code, more.compared) == (3, 1)
-    assert more.unmeasured == ("b: server at 256 tokens, batch 1: a has no such figure, not compared",)
-    both = with_lines(made, "a", line("server"))
-    assert judge(summary(both)).exit_code == 0  # b was never asked for it
-    broken = judge(summary(with_lines(both, "b", line("server", reason="no pages here"))))
-    assert (broken.exit_code, broken.compared) == (3, 1)
-    assert broken.unmeasured == ("b: server at 256 tokens: not measured (no pages here), not compared",)
-
-
-def test_a_context_that_one_of_two_paths_could_not_do_fails_the_gate() -> None:
-    longer = {**line("cli"), "rows": [{**line("cli")["rows"][0], "ctx": 512}]}
-    missing = {
-        **line("engine", reason="out of memory"),
-        "unmeasured": [{"path": "engine", "ctx": 512, "reason": "oom"}],
-    }
-    made = with_lines(with_lines(runs([100.0] * 5, path="engine"), "a", longer), "b", missing)
-    result = judge(summary(made))
-    assert (result.exit_code, result.compared) == (3, 1)
-    assert result.unmeasured == ("b: engine at 512 tokens: not measured (oom), not compared",)
-
-
-def test_a_path_that_broke_is_never_paired_with_another() -> None:
-    asked = with_lines(runs([100.0] * 5), "b", line("engine", reason="out of memory"))
-    made = [
-        one.model_copy(update={"lines": [line("server")], "status": "timeout"}) if one.arm == "a" else one
-        for one in asked
-    ]
-    record = summary(made)
-    assert {row.arm for row in record.rows} == {"a-null"}
-    assert judge(record).unmeasured[0] == "b: no pair to compare"
-
-
 def test_what_a_failed_run_had_measured_counts() -> None:
     made = [
         one.model_copy(update={"status": "crashed", "reason": "path server failed"}) if one.arm == "b" else one
@@ -264,17 +141,6 @@ def test_what_a_failed_run_had_measured_counts() -> None:
     record = summary(made)
     assert (row(record).n, row(record).verdict) == (5, "faster")
     assert "b, round 1: crashed: path server failed" in record.notes
-
-
-def test_the_gate_never_passes_on_nothing() -> None:
-    nothing = summary([])
-    assert judge(nothing).exit_code == 3
-    assert judge(nothing).unmeasured[0] == "b: no pair to compare"
-    without_null = summary([one for one in runs([110.0] * 5) if not one.null])
-    assert judge(without_null).exit_code == 3
-    assert judge(summary([one for one in runs([110.0] * 5) if not one.null], 2.0)).exit_code == 3
-    one_arm_failed = [run(0, "a", 100.0), run(0, "a", 100.0, null=True), run(0, "b", None, status="crashed")]
-    assert judge(summary(one_arm_failed, rounds=1)).exit_code == 3
 
 
 SPEEDS = st.lists(st.tuples(*[st.floats(50, 150)] * 3), min_size=5, max_size=5)

@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 class Decoding:
     """Feeds the rows of a step their next tokens, in as few forwards as their storage and the invariant mode allow.
 
-    ``forward`` runs the model on rows and inputs ``[B, 1]``, at a width in the invariant mode (:class:`FixedShapes`):
-    logits ``[B, 1, V]``, and what makes the forward count. ``pads`` is whether fewer rows are padded to that width.
+    ``forward`` runs the model on rows and inputs ``[B, 1]``, padded to a width if one is given: logits ``[B, 1, V]``,
+    and what makes the forward count. ``pads`` is whether fewer rows are padded to the width of the invariant mode
+    (:class:`FixedShapes`), ``pairs`` whether, without it, a single row is padded to two.
     """
 
-    def __init__(self, forward: Forward, *, batched: bool, shapes: FixedShapes | None, pads: bool) -> None:
-        self._forward, self._batched, self._shapes, self._pads = forward, batched, shapes, pads
+    def __init__(self, forward: Forward, *, batched: bool, shapes: FixedShapes | None, pads: bool, pairs: bool) -> None:
+        self._forward, self._batched, self._shapes = forward, batched, shapes
+        self._pads, self._pairs = pads, pairs
 
     def decode(self, rows: list[Sequence]) -> tuple[list[Sequence], list[KvForward], mx.array, list[RowError]]:
         """Feed every row its next token: the rows that went through, what commits them, logits ``[B, V]``, errors."""
@@ -69,7 +71,9 @@ class Decoding:
         return logits[: len(rows), -1, :], forward
 
     def _width(self, rows: int) -> int | None:
-        """Rows of a decode forward in the invariant mode; None without it, where shapes follow the batch."""
-        if self._shapes is None or not self._batched:
+        """How many rows a decode forward of ``rows`` is given a width of; None where its shapes follow the batch."""
+        if not self._batched:
             return None
+        if self._shapes is None:
+            return 2 if self._pairs and rows == 1 else None
         return self._shapes.width if self._pads else rows

@@ -9,7 +9,7 @@ import mlx.core as mx
 from mlxcel_engine.engine.config import EngineConfig
 from mlxcel_engine.engine.decoding import Decoding
 from mlxcel_engine.engine.dispatch import faster_functions, install_dispatch
-from mlxcel_engine.engine.families import family_support, multiplies_row_by_row
+from mlxcel_engine.engine.families import family_support, multiplies_faster_in_pairs, multiplies_row_by_row
 from mlxcel_engine.engine.kv.detached import materialized
 from mlxcel_engine.engine.kv.factory import is_exact, make_store
 from mlxcel_engine.engine.sampling.batch import sample_rows
@@ -64,9 +64,11 @@ class Engine:
         self.support = family_support(model)
         self.shapes = resolve_shapes(config.invariant, mx.default_device().type.name)
         self._exact = is_exact(config)
-        self._kv = make_store(model, self.support, config, exact=self._exact)
+        self._kv = make_store(model, self.support, config, exact=self._exact, alone=self.shapes is not None)
         self._open = OpenSequences(self._kv, self.shapes)
-        self._pads = mx.default_device().type != mx.DeviceType.cpu or not multiplies_row_by_row(model)
+        on_cpu = mx.default_device().type == mx.DeviceType.cpu
+        self._pads = not on_cpu or not multiplies_row_by_row(model)
+        self._pairs = on_cpu and not self._exact and multiplies_faster_in_pairs(model)
         self._steps = 0
 
     @property
@@ -174,7 +176,9 @@ class Engine:
             EngineError: an unknown sequence, or one whose prompt is not prefilled.
 
         """
-        decoding = Decoding(self._forward, batched=self._kv.batched, shapes=self.shapes, pads=self._pads)
+        decoding = Decoding(
+            self._forward, batched=self._kv.batched, shapes=self.shapes, pads=self._pads, pairs=self._pairs
+        )
         rows, forwards, logits, errors = decoding.decode([self._open.ready(sequence) for sequence in batch.rows])
         rows, logits = fitting(rows, logits, errors)
         tokens, logprobs = sample_rows([row.sampler for row in rows], logits, exact=self._exact)
@@ -281,7 +285,7 @@ class Engine:
     def _forward(self, rows: list[Sequence], inputs: mx.array, width: int | None) -> tuple[mx.array, KvForward]:
         """Run the model on ``inputs`` ``[B, L]``; logits ``[B, L, V]``, and what commits the forward.
 
-        With a ``width`` the shapes are fixed: the inputs are as many, and those behind ``rows`` are padding.
+        With a ``width`` the inputs are as many, and those behind ``rows`` are padding.
         """
         forward = self._kv.forward([row.id for row in rows], inputs.shape[1], width)
         with faster_functions(allowed=not self._exact):

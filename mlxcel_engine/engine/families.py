@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
+import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import KVCache, make_prompt_cache
-from mlx_lm.models.switch_layers import QuantizedSwitchLinear
+from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
+
+from mlxcel_engine.preload import PRELOAD
 
 # Equal to `generate_step` alone and in batches: docs/families.md is the proof, tests/conformance holds this set to it.
 # fmt: off
@@ -84,8 +87,22 @@ def supports_paged_decode(model: nn.Module) -> PagedSupport:
 def multiplies_row_by_row(model: nn.Module) -> bool:
     """Whether every matrix of ``model`` is quantized: on a CPU, MLX multiplies by such a one row by row."""
     kinds = (nn.QuantizedLinear, nn.QuantizedEmbedding, QuantizedSwitchLinear)
-    weighty = [part for part in model.modules() if "weight" in part and part["weight"].ndim > 1]
+    weighty = _matrices(model)
     return bool(weighty) and all(isinstance(part, kinds) for part in weighty)
+
+
+def multiplies_faster_in_pairs(model: nn.Module) -> bool:
+    """Whether a token goes through ``model`` faster beside another one, on a CPU.
+
+    So it is with MKL, whose product of one row with a float32 matrix is slow (of two rows, a whole decode step takes
+    0.88 of the time of one). Not where each row chooses its experts, and reads them.
+    """
+    plain = all(part["weight"].dtype == mx.float32 for part in _matrices(model))
+    return PRELOAD.blas == "mkl" and plain and not any(isinstance(part, SwitchLinear) for part in model.modules())
+
+
+def _matrices(model: nn.Module) -> list[nn.Module]:
+    return [part for part in model.modules() if "weight" in part and part["weight"].ndim > 1]
 
 
 def architectures(model: nn.Module) -> frozenset[str]:

@@ -131,9 +131,10 @@ class DenseKv:
     name = "dense"
     batched = True
 
-    def __init__(self, layers: int, exact: bool = True) -> None:
+    def __init__(self, layers: int, exact: bool = True, alone: bool = False) -> None:
+        """Keep the KV of ``layers`` layers; ``exact`` and ``alone`` are those of :class:`ViewForward`."""
         self.counters = KvCounters()
-        self._exact = exact
+        self._exact, self._alone = exact, alone
         self._layers = layers
         self._slabs: dict[SequenceId, Slab] = {}
 
@@ -154,7 +155,9 @@ class DenseKv:
     def forward(self, rows: Sequence[SequenceId], tokens: int, width: int | None = None) -> ViewForward:
         """See :meth:`KvStore.forward`."""
         slabs = _SlabRows([self._slabs[row] for row in rows], tokens)
-        return ViewForward(slabs, self._layers, tokens, self.counters, self._exact, width)
+        return ViewForward(
+            slabs, self._layers, tokens, self.counters, exact=self._exact, alone=self._alone, width=width
+        )
 
     def length(self, sequence: SequenceId) -> int:
         """See :meth:`KvStore.length`."""

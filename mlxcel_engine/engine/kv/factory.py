@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from mlxcel_engine.engine.kv.store import KvStore
 
 
-def make_store(model: nn.Module, support: FamilySupport, config: EngineConfig, *, exact: bool) -> KvStore:
+def make_store(model: nn.Module, support: FamilySupport, config: EngineConfig, *, exact: bool, alone: bool) -> KvStore:
     """Make the storage of ``config`` for ``model``, or ``mlx-lm``'s caches where its family needs them.
+
+    ``exact`` and ``alone`` are those of :class:`ViewForward`.
 
     Raises:
         EngineError: paged storage for a family that cannot; says why.
@@ -30,9 +32,9 @@ def make_store(model: nn.Module, support: FamilySupport, config: EngineConfig, *
     if config.storage == "paged":
         if not support.paged.ok:
             raise EngineError(f"{support.family} cannot use paged KV, {support.paged.reason}; take dense")
-        return PagedKv(support.layers, config.blocks, exact)
+        return PagedKv(support.layers, config.blocks, exact, alone)
     if support.batched:
-        return DenseKv(support.layers, exact)
+        return DenseKv(support.layers, exact, alone)
     return OwnCaches(model)
 
 

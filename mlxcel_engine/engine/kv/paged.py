@@ -71,9 +71,10 @@ class PagedKv:
     name = "paged"
     batched = True
 
-    def __init__(self, layers: int, blocks: int | None = None, exact: bool = True) -> None:
+    def __init__(self, layers: int, blocks: int | None = None, exact: bool = True, alone: bool = False) -> None:
+        """Keep the KV of ``layers`` layers; ``exact`` and ``alone`` are those of :class:`ViewForward`."""
         self.counters = KvCounters()
-        self._exact = exact
+        self._exact, self._alone = exact, alone
         self._pools = [Pool() for _ in range(layers)]
         self._fixed = blocks is not None
         self._allocator = BlockAllocator(_FIRST_BLOCKS if blocks is None else blocks)
@@ -112,8 +113,10 @@ class PagedKv:
             OutOfBlocksError: the pools are of fixed size and too full; no row has changed.
 
         """
-        tables = [self._tables[row] for row in rows]
-        return ViewForward(self._rows(tables, tokens), len(self._pools), tokens, self.counters, self._exact, width)
+        held = self._rows([self._tables[row] for row in rows], tokens)
+        return ViewForward(
+            held, len(self._pools), tokens, self.counters, exact=self._exact, alone=self._alone, width=width
+        )
 
     def length(self, sequence: SequenceId) -> int:
         """See :meth:`KvStore.length`."""

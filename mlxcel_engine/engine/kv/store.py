@@ -139,8 +139,8 @@ class KvStore(Protocol):
     def forward(self, rows: Sequence[SequenceId], tokens: int, width: int | None = None) -> KvForward:
         """Begin a forward of ``tokens`` new tokens in each of ``rows``; without its commit nothing has changed.
 
-        With a ``width`` the shapes are fixed: the model gets as many rows; those behind ``rows`` are padding, whose
-        keys are not stored and whose attention is zero; and each row is read by itself in one piece.
+        With a ``width`` the model gets as many rows; those behind ``rows`` are padding, whose keys are not stored and
+        whose attention is zero.
         """
         ...
 

@@ -53,11 +53,20 @@ class ViewForward:
     """A forward through :class:`LayerView` objects. Implements :class:`~mlxcel_engine.engine.kv.store.KvForward`.
 
     ``exact`` keeps to one call of MLX's attention for each row, over its keys in one piece. Otherwise a float32 model
-    attends by ``partial.py`` and ``causal.py`` where they are faster. ``width`` is that of :meth:`KvStore.forward`.
+    attends by ``partial.py`` and ``causal.py`` where they are faster. ``alone`` reads each row by itself, in one piece,
+    whatever is beside it. ``width`` is that of :meth:`KvStore.forward`.
     """
 
     def __init__(
-        self, rows: RowsKv, layers: int, tokens: int, counters: KvCounters, exact: bool, width: int | None = None
+        self,
+        rows: RowsKv,
+        layers: int,
+        tokens: int,
+        counters: KvCounters,
+        *,
+        exact: bool,
+        alone: bool,
+        width: int | None = None,
     ) -> None:
         self.rows = rows
         self.tokens = tokens
@@ -67,11 +76,11 @@ class ViewForward:
         self.count = len(lengths)
         self.padding = 0 if width is None else width - self.count
         self.one = self.count + self.padding == 1
-        number = len(set(lengths)) == 1 if width is None else tokens > 1  # a fixed shape has one kind of offset
+        number = len(set(lengths)) == 1 if width is None else tokens > 1  # with a width, one kind of offset
         self.offset: int | mx.array = lengths[0] if number else mx.array([*lengths, *[0] * self.padding])
         self.pieces = [len(spans) for spans in rows.spans()]
         parts = self.count > 1 or self.pieces[0] > 1 or many_keys(1, lengths[0] + tokens)
-        together = tokens == 1 and parts and not exact and width is None
+        together = tokens == 1 and parts and not exact and not alone
         self.reading = Reading.of(rows.clusters()) if together else None
         self.blocks = query_blocks(lengths[0], tokens) if tokens > 1 and not exact else None
         self.caches = [LayerView(self, layer) for layer in range(layers)]
@@ -166,7 +175,9 @@ class LayerView:
         plain = sinks is None and queries.dtype == mx.float32 and queries.shape[2] == forward.tokens
         if returned is not None and forward.reading is not None and plain and mask is None:
             forward.count_reading(forward.reading)
-            return attend_parts(queries, returned[0].shape[1], scale, self._layer, forward.rows, forward.reading)
+            own = queries[: forward.count]
+            found = attend_parts(own, returned[0].shape[1], scale, self._layer, forward.rows, forward.reading)
+            return self._padded([found])
         forward.count_whole()
         if not forward.one or returned is None:
             return self._attend_rows(queries, scale, mask, sinks)
@@ -185,9 +196,13 @@ class LayerView:
         for row in range(forward.count):
             keys, values = forward.rows.read(self._layer, row)
             rows.append(self._attend_row(queries[row : row + 1], keys, values, scale, None, sinks))
-        if forward.padding:
-            rows.append(mx.zeros((forward.padding, *rows[0].shape[1:]), dtype=rows[0].dtype))
-        return mx.concatenate(rows, axis=0)
+        return self._padded(rows)
+
+    def _padded(self, rows: list[mx.array]) -> mx.array:
+        """Put ``rows`` behind one another, zeros behind them in the place of rows that are padding."""
+        if self._forward.padding:
+            rows = [*rows, mx.zeros((self._forward.padding, *rows[0].shape[1:]), dtype=rows[0].dtype)]
+        return rows[0] if len(rows) == 1 else mx.concatenate(rows, axis=0)
 
     def _attend_row(
         self,

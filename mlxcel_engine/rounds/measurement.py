@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from io import StringIO
 from itertools import islice
 from typing import Annotated, Any, Literal
@@ -109,8 +110,8 @@ def _check_cells(lines: list[dict[str, Any]]) -> None:
     cells = [measurement.cell for measurement in measurements(lines)]
     if not cells:
         raise GarbageError("it printed no measurement" + _why_not(lines))
-    for path, ctx, batch in cells:
-        if cells.count((path, ctx, batch)) > 1:
+    for (path, ctx, batch), times in Counter(cells).items():
+        if times > 1:
             raise GarbageError(f"it measured {path} at {ctx} tokens, batch {batch}, twice")
 
 

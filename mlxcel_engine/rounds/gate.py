@@ -66,7 +66,9 @@ def _unmeasured(record: RoundsRecord, rows: list[Comparison], threshold: float |
 def _lacking(row: Comparison) -> str | None:
     """Why a cell has no round that counts, or why some of its pairs can count for nothing."""
     if row.unequal_tokens:
-        return f"in {row.unequal_tokens} of its pairs with {row.reference} the token counts differ, they are not compared"
+        return (
+            f"in {row.unequal_tokens} of its pairs with {row.reference} the token counts differ, they are not compared"
+        )
     if row.counted:
         return None
     if row.n:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import sys
 
-from mlxcel_engine.cli.signals import Stopped, stopping
+from mlxcel_engine.cli.signals import end_at_once, stopping
 from mlxcel_engine.cli.streams import outlive_readers
 
 
 def run() -> int:
     """Run the command; a signal is one line even while it is still being imported, which takes longest."""
     outlive_readers()
-    try:
-        with stopping():
-            from mlxcel_engine.cli.main import main
+    with stopping(end_at_once):
+        from mlxcel_engine.cli.main import main
 
-            return main()
-    except Stopped as stopped:
-        print(f"error: {stopped}", file=sys.stderr)
-        return stopped.exit_code
+        return main()
 
 
 if __name__ == "__main__":

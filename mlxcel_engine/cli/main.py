@@ -51,7 +51,7 @@ app.command(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; exit code 0 done, 1 a gate failed, 2 bad input, 3 a run failed, 130 interrupted."""
+    """Run the command line; exit code 0 done, 1 a gate failed, 2 bad input, 3 a run failed, 128 + N for signal N."""
     args = list(sys.argv[1:] if arguments is None else arguments)
     outlive_readers()
     try:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -25,22 +26,34 @@ class Stopped(BaseException):
         super().__init__(f"{how}; {kept}" if kept else how)
 
 
+def raise_stopped(number: int, frame: object) -> None:  # noqa: ARG001 - what a handler is given
+    """Raise :class:`Stopped`, so that what was claimed is given back."""
+    raise Stopped(number)
+
+
+def end_at_once(number: int, frame: object) -> None:  # noqa: ARG001 - what a handler is given
+    """Say so in a line and end the process, which holds nothing yet.
+
+    An exception does not get through every import: extension modules turn it into an error of their own.
+    """
+    stopped = Stopped(number)
+    with suppress(OSError):
+        os.write(2, f"error: {stopped}\n".encode())
+    os._exit(stopped.exit_code)
+
+
 @contextmanager
-def stopping() -> Iterator[None]:
-    """Raise :class:`Stopped` on a signal meanwhile; one that is ignored, as under ``nohup``, stays so."""
+def stopping(handler: Callable[[int, object], None] = raise_stopped) -> Iterator[None]:
+    """Let ``handler`` take the signals meanwhile; one that is ignored, as under ``nohup``, stays so."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in _SIGNALS}
-    taken = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
+    taken = [number for number, old in before.items() if old not in (signal.SIG_IGN, None)]
     try:
         for number in taken:
-            signal.signal(number, _stop)
+            signal.signal(number, handler)
         yield
     finally:
         for number in taken:
             signal.signal(number, before[number])
-
-
-def _stop(number: int, frame: object) -> None:  # noqa: ARG001 - what a handler is given
-    raise Stopped(number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mlxcel_engine.rounds.notes import lacking_contexts, not_compared, unfinished
+from mlxcel_engine.rounds.notes import lacking_cells, not_compared, unfinished
 from mlxcel_engine.rounds.pairs import Measured
 from mlxcel_engine.rounds.statistics import ROUNDING_PCT
 
@@ -54,23 +54,26 @@ def _unmeasured(record: RoundsRecord, rows: list[Comparison], threshold: float |
         if all(row.arm != arm.name for row in rows):
             yield f"{arm.name}: no pair to compare"
     for row in rows:
-        if not row.counted:
-            yield f"{row.arm}, {row.path} at {row.ctx} tokens: {_why_none_counts(row)}"
+        if lacking := _lacking(row):
+            yield f"{row.arm}, {row.path} at {row.ctx} tokens: {lacking}"
     measured = Measured(record.runs)
     yield from not_compared(record.config, measured)
-    yield from lacking_contexts(record.config, record.runs, measured)
+    yield from lacking_cells(record.config, record.runs, measured)
     if threshold is None:
         yield "no null pair was measured on a quiet host, so there is no automatic threshold"
 
 
-def _why_none_counts(row: Comparison) -> str:
+def _lacking(row: Comparison) -> str | None:
+    """Why a cell has no round that counts, or why some of its pairs can count for nothing."""
+    if row.unequal_tokens:
+        return (
+            f"in {row.unequal_tokens} of its pairs with {row.reference} the token counts differ, they are not compared"
+        )
+    if row.counted:
+        return None
     if row.n:
         needs = f"a quiet host and {row.reference}'s null run with as many tokens"
         return f"of {row.n} pairs none counts, which takes {needs}"
-    if row.unequal_tokens:
-        return (
-            f"in each of its {row.unequal_tokens} pairs with {row.reference} the token counts differ, none is compared"
-        )
     return f"in none of its pairs with {row.reference} do both have a decode speed"
 
 

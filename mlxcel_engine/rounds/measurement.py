@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from io import StringIO
 from itertools import islice
 from typing import Annotated, Any, Literal
@@ -20,6 +21,7 @@ class GarbageError(MlxcelError):
 
 
 MOST_LINES = 1000
+MOST_CELLS = 1000  # that a run can have measured, and a line can name
 _ALIKE = re.compile(r'^\{[^\n]*"bench"[^\n]*$', re.MULTILINE)
 _ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
 
@@ -59,7 +61,7 @@ class Unmeasured(BaseModel):
 class _Asked(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
-    paths: list[str] = []
+    paths: Annotated[list[str], Field(max_length=MOST_CELLS)] = []
 
 
 class _Line(BaseModel):
@@ -68,15 +70,16 @@ class _Line(BaseModel):
     kind: Literal["bench"]
     environment: dict[str, Any]
     config: _Asked = _Asked()
-    rows: list[Measurement]
-    unmeasured: list[Unmeasured] = []
+    rows: Annotated[list[Measurement], Field(max_length=MOST_CELLS)]
+    unmeasured: Annotated[list[Unmeasured], Field(max_length=MOST_CELLS)] = []
 
 
 def parse_lines(text: str) -> list[dict[str, Any]]:
     """Parse a run's stdout into bench records.
 
     Raises:
-        GarbageError: a line that is no bench record, a cell measured twice, or no measurement at all.
+        GarbageError: a line that is no bench record, a cell measured twice, no measurement at all, or more than
+            :data:`MOST_CELLS`.
 
     """
     lines: list[dict[str, Any]] = []
@@ -109,18 +112,26 @@ def _check_cells(lines: list[dict[str, Any]]) -> None:
     cells = [measurement.cell for measurement in measurements(lines)]
     if not cells:
         raise GarbageError("it printed no measurement" + _why_not(lines))
-    for path, ctx, batch in cells:
-        if cells.count((path, ctx, batch)) > 1:
+    if len(cells) > MOST_CELLS:
+        raise GarbageError(f"it printed {len(cells)} measurements, {MOST_CELLS} can be")
+    for (path, ctx, batch), times in Counter(cells).items():
+        if times > 1:
             raise GarbageError(f"it measured {path} at {ctx} tokens, batch {batch}, twice")
 
 
 def parse_what_is_there(text: str) -> list[dict[str, Any]]:
     """Parse the bench records that a run printed before it failed; whatever else it printed is passed over.
 
-    Of the lines that look like one, the first :data:`MOST_LINES` are read.
+    Of the lines that look like one, the first :data:`MOST_LINES` are read, up to :data:`MOST_CELLS` measurements.
     """
-    alike = (match.group() for match in islice(_ALIKE.finditer(text), MOST_LINES))
-    return [parsed for line in alike if (parsed := _parse(line)) is not None]
+    lines: list[dict[str, Any]] = []
+    left = MOST_CELLS
+    for match in islice(_ALIKE.finditer(text), MOST_LINES):
+        parsed = _parse(match.group())
+        if parsed is not None and len(parsed["rows"]) <= left:
+            lines.append(parsed)
+            left -= len(parsed["rows"])
+    return lines
 
 
 def _parse(line: str) -> dict[str, Any] | None:

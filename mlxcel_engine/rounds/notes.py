@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from typing import TYPE_CHECKING
 
 from mlxcel_engine.rounds.arms import contexts_of
@@ -26,7 +27,7 @@ def notes_of(config: RoundsConfig, runs: Sequence[Run], rows: Sequence[Compariso
         *unfinished(config, runs),
         *failed,
         *not_compared(config, measured),
-        *lacking_contexts(config, runs, measured),
+        *lacking_cells(config, runs, measured),
         *_tokens(rows),
         *_busy(runs),
         *_restless_nulls(rows),
@@ -47,30 +48,27 @@ def unfinished(config: RoundsConfig, runs: Sequence[Run]) -> Iterator[str]:
         yield f"{len(due) - left} of {len(due)} runs are there; --resume makes the others"
 
 
-def lacking_contexts(config: RoundsConfig, runs: Sequence[Run], measured: Measured) -> Iterator[str]:
-    """Name each context that an arm was asked for and runs of it that went well have no figure for."""
+def lacking_cells(config: RoundsConfig, runs: Sequence[Run], measured: Measured) -> Iterator[str]:
+    """Name each path and context that an arm was asked for and runs of it that printed records have no figure for."""
     for arm in config.arms:
         for null in (False, True):
-            went_well = [run for run in runs if (run.arm, run.null, run.status) == (arm.name, null, "ok")]
-            for ctx in contexts_of(arm, config):
-                without = sum(ctx not in measured.contexts(run) for run in went_well)
+            printed = [run for run in runs if (run.arm, run.null) == (arm.name, null) and run.lines]
+            reasons = measured.unmeasured(arm.name, null)
+            for ctx, path in product(contexts_of(arm, config), measured.paths(arm.name, null)):
+                without = sum((path, ctx) not in measured.places(run) for run in printed)
                 if without:
-                    yield f"{label(arm.name, null)}: no figure at {ctx} tokens in {without} of {len(went_well)} runs"
+                    why = f" ({reasons[path, ctx]})" if (path, ctx) in reasons else ""
+                    where = f"{label(arm.name, null)}: {path} at {ctx} tokens"
+                    yield f"{where}: no figure in {without} of {len(printed)} runs{why}"
 
 
 def not_compared(config: RoundsConfig, measured: Measured) -> Iterator[str]:
-    """Name each cell that only one side measured: the reference lacks it, or the arm was asked for it in vain."""
+    """Name each cell of an arm that the reference has no figure for."""
     reference = config.arms[0].name
     for arm in config.arms[1:]:
-        cells = measured.cells(arm.name, null=False)
-        for path, ctx, batch in cells:
+        for path, ctx, batch in measured.cells(arm.name, null=False):
             if measured.reference_cell(arm.name, reference, (path, ctx, batch)) is None:
                 yield f"{arm.name}: {path} at {ctx} tokens, batch {batch}: {reference} has no such figure, not compared"
-        batches = {batch for _, _, batch in measured.cells(reference, null=False)}
-        for (path, ctx), reason in measured.unmeasured(arm.name).items():
-            asked = [(path, ctx, batch) for batch in batches if (path, ctx, batch) not in cells]
-            if any(measured.reference_cell(arm.name, reference, cell) is not None for cell in asked):
-                yield f"{arm.name}: {path} at {ctx} tokens: not measured ({reason}), not compared"
 
 
 def _tokens(rows: Sequence[Comparison]) -> Iterator[str]:

@@ -68,6 +68,9 @@ class Measured:
         self._cells: dict[Key, dict[Cell, Measurement]] = {
             _key(run): {one.cell: one for one in measurements(run.lines)} for run in runs
         }
+        self._paths: dict[tuple[str, bool], set[str]] = {}
+        for run in runs:
+            self._paths.setdefault((run.arm, run.null), set()).update(asked_paths(run.lines))
 
     def cells(self, arm: str, null: bool) -> list[Cell]:
         """The cells that an arm measured in any round, in the order of its output."""
@@ -79,9 +82,9 @@ class Measured:
         )
         return list(dict.fromkeys(found))
 
-    def contexts(self, run: Run) -> set[int]:
-        """The contexts that a run has a measurement at."""
-        return {ctx for _, ctx, _ in self._cells[_key(run)]}
+    def places(self, run: Run) -> set[tuple[str, int]]:
+        """The paths and contexts that a run has a measurement of."""
+        return {(path, ctx) for path, ctx, _ in self._cells[_key(run)]}
 
     def reference_cell(self, arm: str, reference: str, cell: Cell) -> Cell | None:
         """The cell of the reference that an arm's cell is compared with; None when it measured no such one.
@@ -89,19 +92,20 @@ class Measured:
         Of the same context and batch, and of the same path, unless both arms were asked for one path only.
         """
         path, ctx, batch = cell
-        paths = [self._paths(name) for name in (arm, reference)]
+        paths = [self.paths(name, null=False) for name in (arm, reference)]
         if all(len(each) == 1 for each in paths):
             (path,) = paths[1]
-        return (path, ctx, batch) if (path, ctx, batch) in self.cells(reference, null=False) else None
+        there = (cells for (_, name, null), cells in self._cells.items() if (name, null) == (reference, False))
+        return (path, ctx, batch) if any((path, ctx, batch) in cells for cells in there) else None
 
-    def unmeasured(self, arm: str) -> dict[tuple[str, int], str]:
+    def unmeasured(self, arm: str, null: bool) -> dict[tuple[str, int], str]:
         """Why an arm has no figure, by path and context, where one of its runs said so."""
-        found = (one for run in self._runs if (run.arm, run.null) == (arm, False) for one in unmeasured(run.lines))
+        found = (one for run in self._runs if (run.arm, run.null) == (arm, null) for one in unmeasured(run.lines))
         return {(one.path, one.ctx): one.reason for one in found}
 
-    def _paths(self, arm: str) -> set[str]:
-        """The paths that an arm was asked for, as its runs reported them."""
-        return {path for run in self._runs if (run.arm, run.null) == (arm, False) for path in asked_paths(run.lines)}
+    def paths(self, arm: str, null: bool) -> list[str]:
+        """The paths that an arm was asked for, as its runs reported them, by name."""
+        return sorted(self._paths.get((arm, null), ()))
 
     def values(self, arm: str, null: bool, cell: Cell, metric: Metric) -> list[float]:
         """An arm's figures in a cell, round by round."""

@@ -74,7 +74,7 @@ def test_a_cell_that_one_side_lacks_fails_the_gate() -> None:
     assert judge(summary(both)).exit_code == 0  # b was never asked for it
     broken = judge(summary(with_lines(both, "b", line("server", reason="no pages here"))))
     assert (broken.exit_code, broken.compared) == (3, 1)
-    assert broken.unmeasured == ("b: server at 256 tokens: not measured (no pages here), not compared",)
+    assert broken.unmeasured == ("b: server at 256 tokens: no figure in 5 of 5 runs (no pages here)",)
 
 
 def test_a_context_that_one_of_two_paths_could_not_do_fails_the_gate() -> None:
@@ -84,9 +84,9 @@ def test_a_context_that_one_of_two_paths_could_not_do_fails_the_gate() -> None:
         "unmeasured": [{"path": "engine", "ctx": 512, "reason": "oom"}],
     }
     made = with_lines(with_lines(runs([100.0] * 5, path="engine"), "a", longer), "b", missing)
-    result = judge(summary(made))
+    result = judge(summarise(header(config("a", "b", ctx=(256, 512))), made, None))
     assert (result.exit_code, result.compared) == (3, 1)
-    assert result.unmeasured == ("b: engine at 512 tokens: not measured (oom), not compared",)
+    assert result.unmeasured == ("b: engine at 512 tokens: no figure in 5 of 5 runs (oom)",)
 
 
 def test_a_path_that_broke_is_never_paired_with_another() -> None:
@@ -133,6 +133,29 @@ def test_a_regression_in_an_unfinished_record_is_one_all_the_same() -> None:
     assert judge(summary(runs([90.0] * 5, flat, flat)[:9])).exit_code == 1
 
 
+def test_a_path_that_no_arm_could_run_fails_the_gate() -> None:
+    made = runs([100.0] * 5)
+    for arm in ("a", "b"):
+        made = with_lines(made, arm, line("mlx-server", reason="a cache without merge"))
+    result = judge(summary(made))
+    lacking = "mlx-server at 256 tokens: no figure in 5 of 5 runs (a cache without merge)"
+    assert (result.exit_code, result.compared) == (3, 1)
+    assert result.unmeasured == tuple(f"{name}: {lacking}" for name in ("a", "a-null", "b"))
+
+
+def test_a_path_that_was_measured_in_some_rounds_only_fails_the_gate() -> None:
+    both = with_lines(with_lines(runs([100.0] * 5), "a", line("server")), "b", line("server"))
+    assert judge(summary(both)).exit_code == 0
+    once = line("server", reason="out of memory")
+    made = [
+        one.model_copy(update={"lines": [one.lines[0], once]}) if (one.arm, one.round) == ("b", 2) else one
+        for one in both
+    ]
+    result = judge(summary(made))
+    assert (result.exit_code, result.compared) == (3, 2)
+    assert result.unmeasured == ("b: server at 256 tokens: no figure in 1 of 5 runs (out of memory)",)
+
+
 def with_context(ctx: int, *arms: str) -> list[Run]:
     """Five rounds at 256 tokens, of ``arms`` (and their null runs) at ``ctx``, too."""
     longer = {**line("cli"), "rows": [{**line("cli")["rows"][0], "ctx": ctx}]}
@@ -145,8 +168,8 @@ def with_context(ctx: int, *arms: str) -> list[Run]:
 @pytest.mark.parametrize(
     ("arms", "lacking"),
     [
-        (("a",), ["b: no figure at 512 tokens in 5 of 5 runs"]),
-        ((), [f"{name}: no figure at 512 tokens in 5 of 5 runs" for name in ("a", "a-null", "b")]),
+        (("a",), ["b: cli at 512 tokens: no figure in 5 of 5 runs"]),
+        ((), [f"{name}: cli at 512 tokens: no figure in 5 of 5 runs" for name in ("a", "a-null", "b")]),
         (("a", "b"), []),
     ],
 )
@@ -173,10 +196,16 @@ def test_nothing_compared_is_never_a_pass() -> None:
     assert alone.unmeasured == ("there is one arm, and nothing to compare it with",)
 
 
-def test_why_nothing_could_be_compared_is_said_as_it_is() -> None:
+def test_why_something_could_not_be_compared_is_said_as_it_is() -> None:
     (other_counts,) = judge(summary(runs([100.0] * 5, tokens=7))).unmeasured
     assert other_counts == (
-        "b, cli at 256 tokens: in each of its 5 pairs with a the token counts differ, none is compared"
+        "b, cli at 256 tokens: in 5 of its pairs with a the token counts differ, they are not compared"
+    )
+    once = [run(2, "b", 100.0, tokens=7) if (one.arm, one.round) == ("b", 2) else one for one in runs([100.0] * 5)]
+    result = judge(summary(once))
+    assert (result.exit_code, result.compared) == (3, 1)
+    assert result.unmeasured == (
+        "b, cli at 256 tokens: in 1 of its pairs with a the token counts differ, they are not compared",
     )
     (one_token,) = judge(summary(runs([None] * 5))).unmeasured
     assert one_token == "b, cli at 256 tokens: in none of its pairs with a do both have a decode speed"

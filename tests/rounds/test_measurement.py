@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mlxcel_engine.rounds.measurement import (
+    MOST_CELLS,
     MOST_LINES,
     GarbageError,
     asked_paths,
@@ -69,3 +70,20 @@ def test_of_a_run_that_failed_a_bounded_number_of_lines_is_read() -> None:
     assert parse_what_is_there(line() + "\n" + noise) == [json.loads(line())]
     assert parse_what_is_there(noise + line()) == []
     assert parse_what_is_there("{\n" * 2 * MOST_LINES + line()) == [json.loads(line())]
+
+
+def test_a_run_that_measures_without_end_is_garbage() -> None:
+    def rows(count: int) -> list[dict[str, Any]]:
+        return [{**ROW, "ctx": 1 + index} for index in range(count)]
+
+    def printed(count: int) -> str:
+        return json.dumps({"kind": "bench", "environment": {}, "rows": rows(count)})
+
+    assert len(measurements(parse_lines(printed(MOST_CELLS)))) == MOST_CELLS
+    with pytest.raises(GarbageError, match="line 1 of its output is no bench record"):
+        parse_lines(printed(MOST_CELLS + 1))
+    two = printed(MOST_CELLS) + "\n" + line({"path": "engine"})
+    with pytest.raises(GarbageError, match=f"it printed {MOST_CELLS + 1} measurements"):
+        parse_lines(two)
+    assert parse_what_is_there(two) == [json.loads(printed(MOST_CELLS))]
+    assert parse_what_is_there(printed(MOST_CELLS + 1) + "\n" + line()) == [json.loads(line())]

@@ -72,7 +72,7 @@ def invariant_shapes(wanted: bool, shape: str | None, device: str) -> FixedShape
         width, chunk = (int(part) for part in shape.split(","))
         return FixedShapes(width, chunk)
     except ValueError:
-        raise UsageError(f"--invariant-shape {shape}: give two whole numbers, rows and tokens, as in 4,64") from None
+        raise UsageError(f"--invariant-shape {shape}: give two whole numbers, rows and tokens, as in 2,256") from None
     except EngineError as error:
         raise UsageError(f"--invariant-shape {shape}: {error}") from None
 

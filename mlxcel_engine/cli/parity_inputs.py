@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 _PROMPT_CACHE_PATHS = ("cache-miss", "cache-hit")
 DEFAULT_PROMPT = "Why is the sky blue? Answer in two sentences."
+_SHELVES = ("rivers", "clocks", "bridges", "tea", "birds", "maps", "bread")
 LONGER_PROMPT = "\n".join(
     (
-        "These are the rules of our library.",
-        "1. Whoever borrows a book writes the date and a name on the card in its cover.",
-        "2. Maps and prints stay in the reading room; ask at the desk for a table by the window.",
-        "3. A book that is not back after four weeks is fetched by the porter, who likes tea.",
-        "4. On Mondays the upper floor is closed, since the floor is waxed and the clock is wound.",
-        "5. Dogs wait at the gate. Cats may come in if they are quiet and stay off the atlases.",
-        "When is the upper floor closed, and why? Answer in two sentences.",
+        "These are the shelves of our library.",
+        *(
+            f"{number}. Shelf {number} stands by the {'door' if number % 3 else 'window'} and holds books on {about}."
+            for number, about in enumerate(_SHELVES * 4, start=1)
+        ),
+        "Which shelves hold books on tea, and where do they stand? Answer in two sentences.",
     )
 )
 """Takes more than two chunks of the invariant mode on a CPU."""

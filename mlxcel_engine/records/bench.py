@@ -164,7 +164,7 @@ class BenchConfig(Record):
     label: str | None
     """``--label``."""
     invariant: str | None = None
-    """Width and chunk (``4,64``) of the paths of the invariant mode, None without them."""
+    """Width and chunk (``2,256``) of the paths of the invariant mode, None without them."""
 
 
 class BenchRecord(Record):

@@ -226,7 +226,7 @@ class ParityConfig(Record):
     allow_near_tie: bool
     """Near-ties passed it."""
     invariant: str | None = None
-    """Width and chunk (``4,64``) of the invariant mode, None without it."""
+    """Width and chunk (``2,256``) of the invariant mode, None without it."""
 
 
 class ParityRecord(Record):

@@ -58,7 +58,7 @@ def test_the_gate_of_the_invariant_mode_fires(
     [
         (("--invariant", "--prefill-chunk", "16"), "--prefill-chunk does nothing beside --invariant"),
         (("--invariant-shape", "4,16"), "does nothing without --invariant"),
-        (("--invariant", "--invariant-shape", "4"), "give two whole numbers, rows and tokens, as in 4,64"),
+        (("--invariant", "--invariant-shape", "4"), "give two whole numbers, rows and tokens, as in 2,256"),
         (("--invariant", "--invariant-shape", "0,16"), "an invariant width of 0 rows; give 1 to 64"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def one_line(error: BaseException, length: int = 160) -> str:
     """What an exception says, on one line of at most ``length`` characters, its type first."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
+    text = " ".join(f"{type(error).__name__}: {error}".split()).encode(errors="backslashreplace").decode()
     return text if len(text) <= length else text[: length - 3] + "..."
 
 

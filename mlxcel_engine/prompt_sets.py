@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +86,8 @@ def _lines(tokenizer: TokenizerWrapper, count: int, *, chat: bool) -> Prompt:
 def parse_prompts(name: str, content: str) -> list[PromptText]:
     """Parse a file ``name``: one prompt a line, or a JSON object a line (``messages``, and perhaps ``name``).
 
-    It is read as JSON lines when its name ends in .jsonl. Empty lines are skipped.
+    It is read as JSON lines when its name ends in .jsonl. Empty lines are skipped. What else Unicode
+    calls a line's end ends none here: JSON strings may hold it.
 
     Raises:
         UsageError: names the line.
@@ -94,7 +96,7 @@ def parse_prompts(name: str, content: str) -> list[PromptText]:
     read = _parse_json if name.endswith(".jsonl") else _parse_line
     found = [
         read(f"{name}, line {number}", f"prompt-{number}", line)
-        for number, line in enumerate(content.splitlines(), 1)
+        for number, line in enumerate(re.split("\r\n?|\n", content), 1)
         if line.strip()
     ]
     if not found:
@@ -114,8 +116,9 @@ def _parse_json(where: str, name: str, line: str) -> PromptText:
     remedy = 'give {"messages": [{"role": "user", "content": "..."}]}, and perhaps a "name"'
     try:
         item: Any = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{where}: no JSON ({error.msg}); {remedy}") from None
+    except (ValueError, RecursionError) as error:
+        why = error.msg if isinstance(error, json.JSONDecodeError) else error
+        raise UsageError(f"{where}: no JSON ({why}); {remedy}") from None
     if not isinstance(item, dict) or set(item) - {"messages", "name"}:
         raise UsageError(f"{where}: no such object; {remedy}")
     messages, called = item.get("messages"), item.get("name", name)
@@ -126,4 +129,6 @@ def _parse_json(where: str, name: str, line: str) -> PromptText:
         if not strings or set(message) != {"role", "content"}:
             raise UsageError(f"{where}: a message is no object of role and content; {remedy}")
         check_text(message["content"])
+        check_text(message["role"])
+    check_text(called)
     return PromptText(called, messages[-1]["content"], tuple(messages))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mlxcel_engine.errors import UsageError, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
@@ -104,6 +104,18 @@ def _rendered(
     return tuple(int(i) for i in tokenizer.encode(rendered, add_special_tokens=False))
 
 
+def check_vocabulary(what: str, ids: Iterable[int], known: int) -> None:
+    """Refuse ids that the model has no embedding for, of which it has ``known``; 0 says that nobody knows.
+
+    Raises:
+        UsageError: names ``what`` has the id, and the id.
+
+    """
+    alien = next((token for token in ids if token >= known > 0), None)
+    if alien is not None:
+        raise UsageError(f"{what}: token id {alien} is outside the model's vocabulary of {known}; give others")
+
+
 def check_context(prompt: Prompt, max_tokens: int, context_length: int | None) -> None:
     """Refuse a prompt that leaves no room for its answer in the model's context.
 
@@ -113,4 +125,4 @@ def check_context(prompt: Prompt, max_tokens: int, context_length: int | None) -
     """
     if context_length is not None and len(prompt.ids) + max_tokens > context_length:
         lengths = f"{len(prompt.ids)} prompt tokens + {max_tokens} new ones exceed the context of {context_length}"
-        raise UsageError(f"{lengths}; shorten the prompt or generate fewer")
+        raise UsageError(f"{prompt.name}: {lengths}; shorten the prompt or generate fewer")

@@ -40,6 +40,13 @@ def test_a_file_has_a_prompt_a_line() -> None:
     ]
 
 
+def test_only_a_newline_ends_a_line() -> None:
+    odd = "one\u2028still\x0cthe\x85same"
+    assert [prompt.text for prompt in parse_prompts("p.txt", f"{odd}\r\n\r\ntwo\n")] == [odd, "two"]
+    (prompt,) = parse_prompts("p.jsonl", JSON.replace("two roads", odd.replace("\x0c", "")))
+    assert prompt.text == odd.replace("\x0c", "")
+
+
 def test_json_lines_hold_conversations_and_names() -> None:
     first, second = parse_prompts("p.jsonl", JSON + '\n{"name": "b", "messages": [{"role": "user", "content": "x"}]}')
     assert (first.name, first.text, len(first.messages)) == ("prompt-1", "two roads", 2)
@@ -66,6 +73,10 @@ def test_json_lines_hold_conversations_and_names() -> None:
         ("p.jsonl", '{"messages": [{"role": "user"}]}', "a message is no object of role and content"),
         ("p.jsonl", '{"messages": [{"role": "user", "content": ""}]}', "the prompt is empty"),
         ("p.jsonl", '{"prompt": "x"}', "no such object"),
+        ("p.jsonl", "[" * 100_000, "p.jsonl, line 1: no JSON"),
+        ("p.jsonl", "9" * 5_000, "p.jsonl, line 1: no JSON"),
+        ("p.jsonl", JSON[:-1] + ', "name": "\\ud800"}', "not valid UTF-8"),
+        ("p.jsonl", '{"messages": [{"role": "\\ud800", "content": "x"}]}', "not valid UTF-8"),
         ("p.jsonl", JSON[:-1] + ', "name": 3}', "no such object"),
         ("p.jsonl", "\n".join([JSON[:-1] + ', "name": "a"}'] * 2), "two prompts are called 'a'"),
     ],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
 import typer
@@ -12,6 +14,7 @@ from mlxcel_engine.cli import parity_options as own
 from mlxcel_engine.cli.parity_inputs import (
     DEFAULT_PROMPT,
     LONGER_PROMPT,
+    check_bias,
     choose_paths,
     encode_prompts,
     names_of,
@@ -122,9 +125,11 @@ def parity(
         invariant=shapes,
     )
     with OutputFile(json_path, force=force) as output, OutputFile(svg, force=force) as picture:
-        with RunProgress(error_console()) as progress:
+        # What a loop or a model of others prints is not our data.
+        with RunProgress(error_console()) as progress, redirect_stdout(sys.stderr):
             loaded = load_model(model, policy, progress.phase, trust_remote_code=trust_remote_code)
             encoded = encode_prompts(loaded, texts, max_tokens, prefill_chunk, raw=no_chat_template)
+            check_bias(loaded, given)
             resolver = BreakerResolver(loaded.tokenizer, len(loaded.tokenizer))
             asked = (loaded, make_cases(configs, resolver, loaded.eos_ids), encoded, chosen, settings)
             if earlier is not None:

@@ -13,7 +13,7 @@ from mlxcel_engine.cli.setup import warn
 from mlxcel_engine.engine.sampling.config import SamplingConfig
 from mlxcel_engine.errors import UsageError
 from mlxcel_engine.prompt_sets import BUILT_IN, PromptText, built_in_prompts, parse_prompts
-from mlxcel_engine.prompts import check_context, check_text
+from mlxcel_engine.prompts import check_context, check_text, check_vocabulary
 from mlxcel_engine.records.parity import ParityRecord
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ LONGER_PROMPT = "\n".join(
 
 
 def read_text(option: str, file: str) -> str:
-    """Read a UTF-8 file; ``-`` is stdin.
+    """Read a UTF-8 file, without its byte order mark if it has one; ``-`` is stdin.
 
     Raises:
         UsageError: it cannot be read, or is not UTF-8; names the option.
@@ -47,7 +47,7 @@ def read_text(option: str, file: str) -> str:
     """
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")
     except OSError as error:
         raise UsageError(f"{option} {file}: {error.strerror}; give a readable file") from None
     except UnicodeDecodeError:
@@ -83,9 +83,11 @@ def encode_prompts(
     """Encode ``texts``, or the built-in set, for a model; says so where it has no chat template.
 
     Raises:
-        UsageError: a prompt that cannot be encoded or leaves no room in the context.
+        UsageError: a prompt that cannot be encoded, leaves no room in the context, or has ids that the model lacks.
 
     """
+    from mlxcel_engine.engine.families import family_support
+
     chat = not raw
     if chat and not loaded.tokenizer.has_chat_template:
         warn(f"{loaded.record.label} has no chat template: the prompt is fed raw")
@@ -96,8 +98,10 @@ def encode_prompts(
         encoded = built_in_prompts(loaded.tokenizer, chat=chat, chunk=chunk, room=room)
     else:
         encoded = [text.encode(loaded.tokenizer, chat=chat) for text in texts]
+    known = family_support(loaded.model).tokens
     for prompt in encoded:
         check_context(prompt, max_tokens, context)
+        check_vocabulary(prompt.name, prompt.ids, known)
     return encoded
 
 
@@ -113,9 +117,17 @@ def read_sampling(file: str | None) -> SamplingConfig | None:
     text = read_text("--sampling", file)
     try:
         parsed: Any = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"--sampling {file}: no JSON ({error}); give an object of sampling options") from None
     return SamplingConfig.parse(parsed)
+
+
+def check_bias(loaded: LoadedModel, sampling: SamplingConfig | None) -> None:
+    """Refuse a bias of a token that the model lacks; see :func:`check_vocabulary`."""
+    from mlxcel_engine.engine.families import family_support
+
+    if sampling is not None:
+        check_vocabulary("--sampling", sampling.logit_bias, family_support(loaded.model).tokens)
 
 
 def read_record(option: str, file: str) -> ParityRecord:

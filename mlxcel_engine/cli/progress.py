@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Self
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from mlxcel_engine.printable import printable
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -19,7 +21,7 @@ class RunProgress:
     def __init__(self, console: Console) -> None:
         self._console = console
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.fields[done]}"),
             TimeElapsedColumn(),
@@ -43,6 +45,7 @@ class RunProgress:
 
     def phase(self, text: str, total: int | None = None) -> None:
         """Begin a phase of ``total`` units, or of unknown length."""
+        text = printable(text)
         if self._bars is None:
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
             return

@@ -41,13 +41,13 @@ def outlive_readers() -> None:
 
 
 def _outliving(stream: TextIO | None, number: int) -> TextIO:
-    """The same stream in the same encoding; None is one that was closed."""
+    """The same stream in the same encoding, which spells out what it lacks; None is one that was closed."""
     writer = BufferedWriter(_Outliving(number, "w", closefd=False))
     if not isinstance(stream, TextIOWrapper):
         return TextIOWrapper(writer, encoding="utf-8", errors="backslashreplace")
     stream.flush()
     by_line = stream.line_buffering or stream.write_through
-    return TextIOWrapper(writer, encoding=stream.encoding, errors=stream.errors, line_buffering=by_line)
+    return TextIOWrapper(writer, encoding=stream.encoding, errors="backslashreplace", line_buffering=by_line)
 
 
 def _lead_nowhere(number: int) -> None:

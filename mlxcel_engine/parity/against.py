@@ -6,6 +6,7 @@ A record keeps the five likeliest logprobs of a step, so noise and gaps are thos
 from __future__ import annotations
 
 from itertools import product
+from math import inf, isnan
 from typing import TYPE_CHECKING
 
 from mlxcel_engine.errors import UsageError
@@ -13,7 +14,7 @@ from mlxcel_engine.parity.compare import NOISE_BOUNDS
 from mlxcel_engine.records.parity import PairEvidence, ParityRow
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from mlxcel_engine.records.parity import ParityConfig, ParityRecord, StreamRecord, TopLogprob, VerdictName
 
@@ -22,6 +23,8 @@ _EARLIER = "@record"
 
 def check_comparable(now: ParityConfig, earlier: ParityRecord) -> None:
     """Refuse a record that was cut off, of another model, length or setting of a case, or without a common stream.
+
+    A stream that could not run in the record is none.
 
     Raises:
         UsageError: says so, or names the setting and both values.
@@ -35,12 +38,15 @@ def check_comparable(now: ParityConfig, earlier: ParityRecord) -> None:
     }
     cases = {case.name: case.sampling for case in earlier.config.cases}
     for case in now.cases:
-        settings[f"sampling of case {case.name}"] = (case.sampling, cases.get(case.name, case.sampling))
-    for name, (one, other) in settings.items():
-        if one != other:
-            raise UsageError(f"--against: {name} is {one} here and {other} in the record; make them the same")
+        other = cases.get(case.name, case.sampling)
+        for key in {**case.sampling, **other}:
+            settings[f"{key} of case {case.name}"] = (case.sampling.get(key), other.get(key))
+    for name, (here, there) in settings.items():
+        if here != there:
+            raise UsageError(f"--against: {name} is {here} here and {there} in the record; make them the same")
     names = ([case.name for case in now.cases], [prompt.name for prompt in now.prompts], now.paths)
-    if not {_key(stream) for stream in earlier.streams}.intersection(product(*names)):
+    ran = {_key(stream) for stream in earlier.streams if stream.unavailable is None}
+    if not ran.intersection(product(*names)):
         raise UsageError("--against: the record has no stream of these cases, prompts and paths; give another record")
 
 
@@ -56,7 +62,7 @@ def compare_with_record(
     if bound is None:
         dtypes = (now.environment.dtype, earlier.environment.dtype)
         bound = max(NOISE_BOUNDS.get(dtype, NOISE_BOUNDS["float32"]) for dtype in dtypes)
-    drawn = {case.name for case in now.config.cases if case.effective["seed"] is not None}
+    drawn = {case.name for case in now.config.cases if case.effective.seed is not None}
     rows: list[ParityRow] = []
     for stream in now.streams:
         row = _row(stream, known.pop(_key(stream), None), bound, drawn=stream.case in drawn)
@@ -111,7 +117,7 @@ def _compared(row: ParityRow, now: StreamRecord, earlier: StreamRecord, bound: f
     shared = min(len(now.ids), len(earlier.ids))
     index = next((i for i in range(shared) if now.ids[i] != earlier.ids[i]), shared)
     steps = zip(now.top_logprobs[: index + 1], earlier.top_logprobs[: index + 1], strict=False)
-    differences = [max(_differences(one, two), default=float("inf")) for one, two in steps]
+    differences = [_difference(one, two) for one, two in steps]
     noise = max(differences[:index], default=None)
     logits = "differ" if any(difference > bound for difference in differences) else "close"
     row = row.model_copy(
@@ -148,18 +154,27 @@ def _judge(
     if noise is not None and noise > bound:
         return "diverged", f"the noise before it, {noise:.2g}, is beyond the bound {bound:g}"
     limit = bound if noise is None else 2 * noise
-    gaps = []
-    for stream, other in ((now, earlier), (earlier, now)):
-        top = {item.token: item.logprob for item in stream.top_logprobs[index]}
-        if other.ids[index] not in top:
-            return "diverged", "the other token is not among the five likeliest"
-        gaps.append(top[stream.ids[index]] - top[other.ids[index]])
+    tops = [{item.token: item.logprob for item in stream.top_logprobs[index]} for stream in (now, earlier)]
+    tokens = now.ids[index], earlier.ids[index]
+    for top, own in zip(tops, tokens, strict=True):
+        if own not in top or any(logprob > top[own] for logprob in top.values()):
+            return "diverged", "one of them took a token that is not its own best"
+    if any(token not in top for top in tops for token in tokens):
+        return "diverged", "the other token is not among the five likeliest"
+    gaps = [_apart(*(top[token] for token in tokens)) for top in tops]
     near = max(gaps) <= limit
     return (
         "near-tie" if near else "diverged"
     ), f"the gap {max(gaps):.2g} is {'within' if near else 'beyond'} {limit:.2g}"
 
 
-def _differences(one: list[TopLogprob], other: list[TopLogprob]) -> Iterator[float]:
+def _difference(one: list[TopLogprob], other: list[TopLogprob]) -> float:
+    """The largest of the tokens in both; infinite if there is none."""
     known = {item.token: item.logprob for item in other}
-    return (abs(item.logprob - known[item.token]) for item in one if item.token in known)
+    return max((_apart(item.logprob, known[item.token]) for item in one if item.token in known), default=inf)
+
+
+def _apart(one: float, other: float) -> float:
+    """How far apart two logprobs are; equal infinities not at all, a NaN infinitely."""
+    difference = 0.0 if one == other else abs(one - other)
+    return inf if isnan(difference) else difference

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mlxcel_engine.paths import variants_of
+from mlxcel_engine.errors import one_line
+from mlxcel_engine.paths import FOREIGN_FAILURES, variants_of
 from mlxcel_engine.records.parity import BisectTrial
 
 if TYPE_CHECKING:
@@ -34,7 +35,11 @@ class _Trial:
 def bisect(request: PathRequest, left: Side, right: Side, run: Run, compare: Compare) -> list[BisectTrial]:
     """Run the trials up to the first that agrees; empty where the two have no setting to change."""
     done: list[BisectTrial] = []
-    for trial in _trials(request, left[0], right[0], _pieces(left, right)):
+    try:
+        trials = list(_trials(request, left[0], right[0], _pieces(left, right)))
+    except FOREIGN_FAILURES as error:  # a path's variants may be another author's
+        return [BisectTrial(side="both", change=f"their variants ({one_line(error)})", verdict="invalid", index=None)]
+    for trial in trials:
         one = left[1] if trial.side == "right" else run(trial.left, trial.request)
         two = right[1] if trial.side == "left" else run(trial.right, trial.request)
         outcome = compare(one, two)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mlxcel_engine.engine.sampling.config import SamplingConfig
 from mlxcel_engine.engine.sampling.resolved import ResolvedSampling, resolve_sampling
 from mlxcel_engine.errors import UsageError
-from mlxcel_engine.records.parity import CaseRecord
+from mlxcel_engine.records.parity import CaseRecord, EffectiveSampling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,9 @@ class Case:
         config = self.sampling.config
         settings = config.model_dump(mode="json")
         bias = {token: False if value == -math.inf else value for token, value in settings["logit_bias"].items()}
-        return CaseRecord(name=self.name, sampling={**settings, "logit_bias": bias}, effective=config.effective())
+        return CaseRecord(
+            name=self.name, sampling={**settings, "logit_bias": bias}, effective=EffectiveSampling(**config.effective())
+        )
 
 
 def case_configs(names: Sequence[str], seed: int, given: SamplingConfig | None) -> dict[str, SamplingConfig]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import index
+from traceback import format_exception
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
@@ -10,7 +12,7 @@ import numpy as np
 
 from mlxcel_engine.errors import RunError, one_line
 from mlxcel_engine.parity.stream import Stream
-from mlxcel_engine.paths import CannotShowError
+from mlxcel_engine.paths import FOREIGN_FAILURES, CannotShowError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,14 +52,17 @@ def collect(path: DecodePath, loaded: LoadedModel, request: PathRequest, on_toke
     try:
         reason = path.unavailable(loaded)
         if reason is not None:
+            if not reason:
+                raise TypeError(f"unavailable() gave {reason!r}, which is neither None nor a reason")
             raise CannotShowError(reason)
         return _run(path, loaded, request, heard)
     except CannotShowError as error:
         return Collected(Stream(path.name, request.prompt.sha256, unavailable=str(error)))
-    except Exception as error:
+    except FOREIGN_FAILURES as error:
         reason = f"failed after {tokens} tokens ({one_line(error)})"
         failure = RunError(f"path {path.name} {reason}; --debug shows where")
-        failure.__cause__ = error
+        # The error itself would keep its frames, and with them logprobs, and a loop under it that has not ended.
+        failure.add_note("".join(format_exception(error)))
         return Collected(Stream(path.name, request.prompt.sha256, invalid=reason), failure=failure)
 
 
@@ -69,7 +74,10 @@ def _run(path: DecodePath, loaded: LoadedModel, request: PathRequest, on_token: 
     run = path.run(loaded, request)
     try:
         for step in run.steps:
-            ids.append(step.token)
+            if len(ids) == request.max_tokens:  # it may never end
+                reason = f"it goes on after the {len(ids)} tokens that it was asked for"
+                return Collected(Stream(path.name, request.prompt.sha256, invalid=reason), dtype)
+            ids.append(index(step.token))
             rows.append(np.array(step.logprobs.astype(mx.float32)))
             texts.append(step.text)
             finish, dtype = step.finish_reason, str(step.logprobs.dtype).removeprefix("mlx.core.")
@@ -93,6 +101,6 @@ def _not_as_claimed(
         return f"{seen} prompt tokens, not {len(request.prompt.ids)}"
     if evidence.decode_forwards not in (max(tokens - 1, 0), tokens):  # the last prompt token's forward gives the first
         return f"{evidence.decode_forwards} forwards after the prompt for {tokens} tokens"
-    if tokens and finish is None:
+    if tokens and not isinstance(finish, str):
         return f"it ended after {tokens} tokens without a finish reason"
     return run.broken_claim(evidence)

@@ -110,6 +110,9 @@ def _compare_tokens(left: Stream, right: Stream, bound: float, score: Scorer) ->
 def _judge_divergence(left: Stream, right: Stream, diverged: Comparison, bound: float, score: Scorer) -> Comparison:
     """Rounding or a bug, at the step where both streams go on with another token."""
     index, noise = len(diverged.differences) - 1, diverged.noise
+    sizes = [stream.logprobs[index].size for stream in (left, right)]
+    if sizes[0] != sizes[1]:
+        return replace(diverged, reason=f"{left.path} has {sizes[0]} logprobs at that step, {right.path} {sizes[1]}")
     gaps = []
     for stream, other in ((left, right), (right, left)):
         own = stream.ids[index]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mlxcel_engine.errors import one_line
-from mlxcel_engine.paths import LayerProbe
+from mlxcel_engine.paths import FOREIGN_FAILURES, LayerProbe
 from mlxcel_engine.records.parity import LayerDifference, Located
 
 if TYPE_CHECKING:
@@ -72,6 +72,6 @@ def _outputs(
         with closing(path.run(loaded, forced).steps) as steps:
             for _ in islice(steps, len(common) + 1):
                 pass
-    except Exception as error:  # whatever a loop raises must not end the comparison of the others
+    except FOREIGN_FAILURES as error:  # whatever a loop raises must not end the comparison of the others
         return {}, one_line(error)
     return probe.outputs, None if probe.outputs else "it does not let its layers be read (record_forwards with a probe)"

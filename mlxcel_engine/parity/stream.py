@@ -32,9 +32,12 @@ class Stream:
     invalid: str | None = None
 
     def __post_init__(self) -> None:
+        self.text.encode()  # what is no text, the record could not hold
         if len(self.ids) != len(self.logprobs):
             raise ValueError(f"{self.path}: {len(self.ids)} ids but {len(self.logprobs)} rows of logprobs")
         for token, row in zip(self.ids, self.logprobs, strict=True):
+            if row.ndim != 1:
+                raise ValueError(f"{self.path}: logprobs of a step have the shape {row.shape}, not that of one row")
             if not 0 <= token < row.size:
                 raise ValueError(f"{self.path}: id {token} is not in a vocabulary of {row.size}")
 

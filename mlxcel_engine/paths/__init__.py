@@ -1,6 +1,7 @@
 """Each decode loop, adapted to one protocol (:class:`~mlxcel_engine.paths.base.DecodePath`)."""
 
 from mlxcel_engine.paths.base import (
+    FOREIGN_FAILURES,
     CannotShowError,
     DecodePath,
     PathRequest,
@@ -16,6 +17,7 @@ from mlxcel_engine.paths.layer_probe import LayerProbe
 from mlxcel_engine.paths.registry import path_makers
 
 __all__ = [
+    "FOREIGN_FAILURES",
     "CannotShowError",
     "DecodePath",
     "ForwardLog",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from mlxcel_engine.paths.layer_probe import LayerProbe
     from mlxcel_engine.prompts import Prompt
     from mlxcel_engine.records.evidence import Evidence
+
+
+FOREIGN_FAILURES = (Exception, SystemExit, CancelledError)
+"""How a loop of another author may fail; the last two are no ``Exception``, and are not to end our process either."""
 
 
 @dataclass(frozen=True)

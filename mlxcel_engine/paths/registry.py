@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlxcel_engine.errors import UsageError, one_line
 from mlxcel_engine.paths import scheduler
+from mlxcel_engine.paths.base import FOREIGN_FAILURES
 from mlxcel_engine.paths.engine import EnginePath
 from mlxcel_engine.paths.mlx_lm_batch import MlxLmBatch
 from mlxcel_engine.paths.mlx_lm_cli import MlxLmCli
@@ -54,7 +55,7 @@ def _maker(entry: EntryPoint) -> Callable[[], DecodePath]:
         try:
             path: Any = entry.load()()
             found = str(path.name)
-        except Exception as error:  # code of another package may raise anything
+        except FOREIGN_FAILURES as error:
             message = f"the decode path {entry.name!r} of {_origin(entry)} cannot be made ({one_line(error)})"
             raise UsageError(f"{message}; mend or remove it, or leave it out with --paths") from error
         if found != entry.name:

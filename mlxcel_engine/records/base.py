@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
 SCHEMA_VERSION = 1
+
+
+def _this_version(value: int) -> int:
+    if value != SCHEMA_VERSION:
+        raise ValueError(f"schema {value}, this version reads schema {SCHEMA_VERSION}")
+    return value
+
+
+SchemaVersion = Annotated[int, AfterValidator(_this_version)]
 
 
 class Record(BaseModel):

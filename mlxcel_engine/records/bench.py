@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from mlxcel_engine.records.base import SCHEMA_VERSION, Record
+from mlxcel_engine.records.base import SCHEMA_VERSION, Record, SchemaVersion
 from mlxcel_engine.records.environment import Environment
 from mlxcel_engine.records.model import ModelRecord
 
@@ -173,7 +173,7 @@ class BenchRecord(Record):
     A line of ``--json -`` is such a record too, with one row or one unmeasured path in it.
     """
 
-    schema_version: int = Field(default=SCHEMA_VERSION, alias="schema")
+    schema_version: SchemaVersion = Field(default=SCHEMA_VERSION, alias="schema")
     """Version of this form."""
     kind: Literal["bench"] = "bench"
     """What it is a record of."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from mlxcel_engine.records.base import SCHEMA_VERSION, Record
+from mlxcel_engine.records.base import SCHEMA_VERSION, Record, SchemaVersion
 from mlxcel_engine.records.environment import Environment
 from mlxcel_engine.records.evidence import Evidence
 from mlxcel_engine.records.model import ModelRecord
@@ -49,6 +49,12 @@ class Located(Record):
     """All of them, in the order of the model."""
     problem: str | None
     """Why the layers could not be compared."""
+
+    @model_validator(mode="after")
+    def _refuse_unknown_layers(self) -> Self:
+        if not {self.first, self.jump} <= {None, *(layer.layer for layer in self.layers)}:
+            raise ValueError(f"{self.first} or {self.jump} is none of its layers")
+        return self
 
 
 class BisectTrial(Record):
@@ -175,6 +181,12 @@ class StreamRecord(Record):
     invalid: str | None
     """Why it did not do what its name claims."""
 
+    @model_validator(mode="after")
+    def _refuse_steps_without_logprobs(self) -> Self:
+        if len(self.ids) != len(self.top_logprobs):
+            raise ValueError(f"{len(self.ids)} ids but logprobs of {len(self.top_logprobs)} steps")
+        return self
+
 
 class PromptRecord(Record):
     """A prompt."""
@@ -191,6 +203,19 @@ class PromptRecord(Record):
     """Made with it, else raw text."""
 
 
+class EffectiveSampling(Record):
+    """What of a case's sampling acts."""
+
+    order: list[str]
+    """The stages, in the order in which they do."""
+    repeat_last_n: int
+    """Tokens that the penalties look back over: 0 off, -1 all."""
+    dry_penalty_last_n: int
+    """The same of DRY."""
+    seed: int | None
+    """What the draws depend on; None where there are none."""
+
+
 class CaseRecord(Record):
     """A case."""
 
@@ -198,8 +223,8 @@ class CaseRecord(Record):
     """What rows call it."""
     sampling: dict[str, Any]
     """What its sampling was set to."""
-    effective: dict[str, Any]
-    """What of that acts: stages in order, windows, seed."""
+    effective: EffectiveSampling
+    """What of that acts."""
 
 
 class ParityConfig(Record):
@@ -219,7 +244,7 @@ class ParityConfig(Record):
     """Every path was compared with every other one."""
     prefill_chunk: int
     """Prompt tokens that may go through the model at once."""
-    noise_bound: float | None
+    noise_bound: float | None = Field(ge=0, allow_inf_nan=False)
     """Nats; None takes each pair's bound by the dtype of its logprobs."""
     expect_identical: bool
     """It was a gate."""
@@ -232,7 +257,7 @@ class ParityConfig(Record):
 class ParityRecord(Record):
     """The whole of a parity run."""
 
-    schema_version: int = Field(default=SCHEMA_VERSION, alias="schema")
+    schema_version: SchemaVersion = Field(default=SCHEMA_VERSION, alias="schema")
     """Version of this form."""
     kind: Literal["parity"] = "parity"
     """What it is a record of."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from mlxcel_engine.records.base import SCHEMA_VERSION, Record
+from mlxcel_engine.records.base import SCHEMA_VERSION, Record, SchemaVersion
 
 VerdictWord = Literal["faster", "slower", "no difference", "unresolved"]
 RunStatus = Literal["ok", "crashed", "timeout", "garbage"]
@@ -58,7 +58,7 @@ class RoundsConfig(Record):
 class RoundsHeader(Record):
     """The first line of a rounds file."""
 
-    schema_version: int = Field(default=SCHEMA_VERSION, alias="schema")
+    schema_version: SchemaVersion = Field(default=SCHEMA_VERSION, alias="schema")
     """Version of this form."""
     kind: Literal["rounds"] = "rounds"
     """What it is a record of."""
@@ -239,7 +239,7 @@ class Threshold(Record):
 class RoundsRecord(Record):
     """A whole rounds file and its summary."""
 
-    schema_version: int = Field(default=SCHEMA_VERSION, alias="schema")
+    schema_version: SchemaVersion = Field(default=SCHEMA_VERSION, alias="schema")
     """Version of this form."""
     kind: Literal["rounds"] = "rounds"
     """What it is a record of."""

@@ -74,8 +74,9 @@ class OutputFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.is_stdout and error is None:
-            sys.stdout.write(self._last)
             sys.stdout.flush()
+            sys.stdout.buffer.write(self._last.encode())  # UTF-8, as a file gets it, whatever a terminal takes
+            sys.stdout.buffer.flush()
         if self._claim is not None:
             if self._path is not None and not self._last:
                 self._path.unlink(missing_ok=True)

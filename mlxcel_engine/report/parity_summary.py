@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, get_args
 
 from mlxcel_engine.records.parity import VerdictName
+from mlxcel_engine.report.table import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,7 +28,9 @@ def summary_table(rows: Sequence[ParityRow], make: Callable[..., Table]) -> Tabl
         bitwise = sum(row.logits == "bitwise" for row in members)
         noises = [row.max_abs_logprob_diff for row in members if row.max_abs_logprob_diff is not None]
         parted = [(row.index, row.prompt) for row in members if row.index is not None]
-        earliest = f"{min(parted)[0]} ({min(parted)[1]})" if parted else "-"
+        earliest = plain(f"{min(parted)[0]} ({min(parted)[1]})" if parted else "-")
         noise = f"{max(noises):.2g}" if noises else "-"
-        table.add_row(case, f"{left} - {right}", str(len(members)), verdicts, str(bitwise), noise, earliest)
+        table.add_row(
+            plain(case), plain(f"{left} - {right}"), str(len(members)), verdicts, str(bitwise), noise, earliest
+        )
     return table

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
 from rich.text import Text
 
+from mlxcel_engine.printable import printable
 from mlxcel_engine.report.parity_details import difference_lines
 from mlxcel_engine.report.parity_summary import summary_table
 from mlxcel_engine.report.sparkline import scale, sparkline
-from mlxcel_engine.report.table import make_table, print_plainly
+from mlxcel_engine.report.table import make_table, plain, print_plainly
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,7 +47,7 @@ class _Printer:
 
     def record(self, record: ParityRecord) -> None:
         for line in _heading(record, scale(ascii_only=self._ascii)):
-            self._console.print(Text(line))
+            self._console.print(plain(line))
         for case in record.config.cases:
             for prompt in record.config.prompts:
                 self._section(record, case.name, prompt)
@@ -67,14 +69,14 @@ class _Printer:
         how = "chat template" if prompt.chat_template else "raw"
         self._console.print()
         title = f"{case}, {prompt.name} ({len(prompt.ids)} tokens, {how}): {_short(prompt.text, 60)}"
-        self._console.print(Text(title, style="" if self._plain else "bold"))
+        self._console.print(plain(title, style="" if self._plain else "bold"))
         self._streams(streams)
         rows = [row for row in record.rows if here(row)]
         if rows:
             self._console.print(self._pairs(rows))
         for row in rows:
             for line in difference_lines(row, ascii_only=self._ascii):
-                self._console.print(Text(line))
+                self._console.print(plain(line))
         forced = [row for row in record.forced if here(row)]
         if forced:
             self._console.print(self._forced(forced))
@@ -87,7 +89,7 @@ class _Printer:
             self._console.print()
         for row in rows:
             for line in difference_lines(row, ascii_only=self._ascii):
-                self._console.print(Text(f"{row.case}, {row.prompt}: {line}"))
+                self._console.print(plain(f"{row.case}, {row.prompt}: {line}"))
 
     def _streams(self, streams: list[StreamRecord]) -> None:
         if self._narrow:
@@ -111,15 +113,17 @@ class _Printer:
                 verdict.append(f" at {row.index}")
             noise = "-" if row.max_abs_logprob_diff is None else f"{row.max_abs_logprob_diff:.2g}"
             marks = sparkline(row.differences, 20 if self._narrow else 40, ascii_only=self._ascii)
-            table.add_row(f"{row.left} - {row.right}", verdict, row.logits or "-", noise, Text(marks))
+            table.add_row(plain(f"{row.left} - {row.right}"), verdict, row.logits or "-", noise, Text(marks))
         return table
 
     def _forced(self, rows: list[ForcedRow]) -> Table:
-        table = self._table(f"over {rows[0].reference}'s tokens", "steps", "largest", "mean", "largest KL", "top-1")
+        table = self._table(
+            escape(printable(f"over {rows[0].reference}'s tokens")), "steps", "largest", "mean", "largest KL", "top-1"
+        )
         for row in rows:
-            pair = f"{row.left} - {row.right}"
+            pair = plain(f"{row.left} - {row.right}")
             if row.max_abs_logprob_diff is None:
-                table.add_row(pair, "-", Text(row.reason))
+                table.add_row(pair, "-", plain(row.reason))
                 continue
             figures = (row.max_abs_logprob_diff, row.mean_abs_logprob_diff, row.kl_max)
             shown = ["-" if figure is None else f"{figure:.2g}" for figure in figures]
@@ -140,40 +144,36 @@ def _heading(record: ParityRecord, marks: str) -> list[str]:
         f"mlx {env.mlx}, mlx-lm {env.mlx_lm}, BLAS {env.blas}, deterministic {switch}, "
         f"noise bound {bound}, chunk {config.prefill_chunk}{shapes}",
         f"differences of logprobs in nats; marks: {marks}",
-        *(
-            _sampling(case)
-            for case in config.cases
-            if case.effective["seed"] is not None or len(case.effective["order"]) > 1
-        ),
+        *(_sampling(case) for case in config.cases if case.effective.seed is not None or len(case.effective.order) > 1),
     ]
 
 
 def _sampling(case: CaseRecord) -> str:
     acts = case.effective
-    seed = "" if acts["seed"] is None else f"; seed {acts['seed']}"
-    windows = f"; windows: penalties {acts['repeat_last_n']}, DRY {acts['dry_penalty_last_n']}"
-    return f"{case.name}: {', '.join(acts['order'])}{windows}{seed}"
+    seed = "" if acts.seed is None else f"; seed {acts.seed}"
+    windows = f"; windows: penalties {acts.repeat_last_n}, DRY {acts.dry_penalty_last_n}"
+    return f"{case.name}: {', '.join(acts.order)}{windows}{seed}"
 
 
-def _stream_cells(streams: list[StreamRecord]) -> list[tuple[str, str, str, Text, Text]]:
+def _stream_cells(streams: list[StreamRecord]) -> list[tuple[Text, str, Text, Text, Text]]:
     """Path, tokens, finish, evidence and text of each; a text that was shown already is named by its path."""
     cells = []
     first: dict[str, str] = {}
     for stream in streams:
         if stream.unavailable is not None or stream.invalid is not None:
             why = f"n/a: {stream.unavailable}" if stream.unavailable is not None else f"invalid: {stream.invalid}"
-            cells.append((stream.path, "-", "-", Text(why), Text("-")))
+            cells.append((plain(stream.path), "-", plain("-"), plain(why), plain("-")))
             continue
         same = first.setdefault(stream.text, stream.path)
         shown = repr(stream.text) if same == stream.path else f"the same as {same}"
-        count, finish = str(len(stream.ids)), stream.finish_reason or "none"
-        cells.append((stream.path, count, finish, _evidence(stream.evidence), Text(shown)))
+        count, finish = str(len(stream.ids)), plain(stream.finish_reason or "none")
+        cells.append((plain(stream.path), count, finish, _evidence(stream.evidence), plain(shown)))
     return cells
 
 
 def _evidence(evidence: Evidence | None) -> Text:
     if evidence is None:
-        return Text("-")
+        return plain("-")
     parts = [evidence.storage]
     if evidence.attention_calls is not None:
         parts.append(f"attention calls={evidence.attention_calls}")
@@ -183,7 +183,7 @@ def _evidence(evidence: Evidence | None) -> Text:
     parts.append(f"{evidence.decode_forwards} decode forwards")
     if evidence.widest_batch > 1:
         parts.append(f"up to {evidence.widest_batch} rows")
-    return Text("; ".join([*parts, *evidence.notes]))
+    return plain("; ".join([*parts, *evidence.notes]))
 
 
 def _short(text: str, length: int) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,7 +116,7 @@ def test_cases_prompts_sampling_and_all_pairs(
     assert main(["parity", "-m", checkpoint, *options, "-n", "6", "--batch", "2", "--json", "-"]) == 0
     out, err = capsys.readouterr()
     record = ParityRecord.model_validate_json(out)
-    assert [(case.name, case.effective["seed"]) for case in record.config.cases] == [("sampling", 9)]
+    assert [(case.name, case.effective.seed) for case in record.config.cases] == [("sampling", 9)]
     assert [prompt.name for prompt in record.config.prompts] == ["prompt-1", "prompt-2"]
     assert record.config.paths == [path.replace("4", "2") for path in PATHS]
     assert len(record.rows) == 2 * 36
@@ -199,3 +201,31 @@ def test_a_path_of_another_package_is_not_taken_for_the_prompt_caches(monkeypatc
     assert len(choose_paths(None, 4, prompt_cache=True)) == 10
     assert len(choose_paths(None, 4, prompt_cache=False)) == 8
     assert len(choose_paths("cache-mine", 4, prompt_cache=False)) == 1
+
+
+def record_of(checkpoint: str, file: Path) -> dict[str, Any]:
+    assert parity(checkpoint, "--json", str(file), "--paths", "cli,engine", "--force") == 0
+    record: dict[str, Any] = json.loads(file.read_text())
+    return record
+
+
+def test_a_record_that_was_edited_into_nonsense_is_refused(
+    checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "r.json"
+    record = record_of(checkpoint, file)
+    located = {"step": 1, "first": "layer 9", "jump": None, "layers": [], "problem": None}
+    edits: list[tuple[dict[str, Any], str]] = [
+        ({"schema": 2}, "schema: Value error, schema 2, this version reads schema 1"),
+        ({"streams": [{**record["streams"][0], "top_logprobs": []}]}, "8 ids but logprobs of 0 steps"),
+        ({"config": {**record["config"], "cases": [{"name": "greedy", "sampling": {}, "effective": {}}]}}, "order"),
+        ({"rows": [{**record["rows"][0], "located": located}]}, "layer 9 or None is none of its layers"),
+    ]
+    for change, said in edits:
+        file.write_text(json.dumps({**record, **change}))
+        capsys.readouterr()
+        assert main(["parity", "--from", str(file), "--expect-identical"]) == 2
+        assert said in one_line(capsys.readouterr().err)
+        assert parity(checkpoint, "--against", str(file)) == 2
+    file.write_bytes(b"\xef\xbb\xbf" + json.dumps(record).encode())  # as some editors save it
+    assert main(["parity", "--from", str(file), "--expect-identical"]) == 0

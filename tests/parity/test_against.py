@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from mlxcel_engine.errors import UsageError
 from mlxcel_engine.parity.against import check_comparable, compare_with_record
 from mlxcel_engine.parity.gate import judge
-from mlxcel_engine.records.parity import ParityRecord, StreamRecord, TopLogprob
+from mlxcel_engine.records.parity import CaseRecord, ParityRecord, StreamRecord, TopLogprob
 from tests.faults import FaultyEngine, own_paths, run
 from tests.loaded import tiny_loaded
 
@@ -86,13 +87,46 @@ def test_a_tie_within_the_noise_is_a_near_tie(record: ParityRecord) -> None:
     assert (row.verdict, row.index, row.left_token, row.right_token) == ("near-tie", 6, top[1].token, top[0].token)
 
 
-@pytest.mark.parametrize("setting", ["model", "--max-tokens", "sampling of case greedy"])
+def test_a_token_that_is_not_its_own_best_diverges_wherever_it_stands(record: ParityRecord) -> None:
+    cli = record.streams[0]
+    unlikely = next(i for i in range(300) if i not in {item.token for item in cli.top_logprobs[6]})
+    for token in (unlikely, cli.top_logprobs[6][1].token):
+        odd = altered(record, ids=[*cli.ids[:6], token, *cli.ids[7:]])
+        for now, earlier in ((odd, record), (record, odd)):
+            row = compare_with_record(now, earlier)[0]
+            assert (row.verdict, row.index) == ("diverged", 6)
+            assert row.reason == "one of them took a token that is not its own best"
+
+
+def test_a_number_that_is_none_is_never_noise_and_equal_infinities_are(record: ParityRecord) -> None:
+    def tops(value: float, place: int) -> list[list[TopLogprob]]:
+        """The likeliest tokens with one of each step at ``value``."""
+        found = [list(step) for step in record.streams[0].top_logprobs]
+        for step in found:
+            step[place] = step[place].model_copy(update={"logprob": value})
+        return found
+
+    for place in (0, 4):
+        broken = altered(record, top_logprobs=tops(nan, place))
+        for now, earlier in ((broken, record), (record, broken), (broken, broken)):
+            assert compare_with_record(now, earlier)[0].verdict == "drift"
+        masked = altered(record, top_logprobs=tops(-inf, place))
+        assert compare_with_record(masked, record)[0].verdict == "drift"
+        row = compare_with_record(masked, masked)[0]
+        assert (row.verdict, row.max_abs_logprob_diff) == ("identical", 0.0)
+
+
+def with_sampling(case: CaseRecord, **settings: Any) -> CaseRecord:
+    return case.model_copy(update={"sampling": {**case.sampling, **settings}})
+
+
+@pytest.mark.parametrize("setting", ["model", "--max-tokens", "top_k of case greedy"])
 def test_other_settings_are_refused_by_name(setting: str, record: ParityRecord) -> None:
     config = record.config
     other: dict[str, dict[str, Any]] = {
         "model": {"model": config.model.model_copy(update={"label": "another"})},
         "--max-tokens": {"max_tokens": 99},
-        "sampling of case greedy": {"cases": [config.cases[0].model_copy(update={"sampling": {"top_k": 3}})]},
+        "top_k of case greedy": {"cases": [with_sampling(config.cases[0], top_k=3)]},
     }
     with pytest.raises(UsageError, match=f"--against: {setting} is"):
         check_comparable(config.model_copy(update=other[setting]), record)
@@ -103,8 +137,10 @@ def test_a_record_that_is_cut_off_or_has_nothing_in_common_is_refused(record: Pa
     with pytest.raises(UsageError, match="--against: the record is incomplete"):
         check_comparable(record.config, record.model_copy(update={"complete": False}))
     other = record.config.model_copy(update={"paths": ["dense", "paged"]})
-    with pytest.raises(UsageError, match="--against: the record has no stream of these cases, prompts and paths"):
-        check_comparable(other, record)
+    none_ran = [stream.model_copy(update={"unavailable": "no kernel"}) for stream in record.streams]
+    for config, earlier in ((other, record), (record.config, record.model_copy(update={"streams": none_ran}))):
+        with pytest.raises(UsageError, match="--against: the record has no stream of these cases, prompts and paths"):
+            check_comparable(config, earlier)
 
 
 def test_what_only_the_record_has_is_a_row(record: ParityRecord) -> None:
@@ -117,7 +153,7 @@ def test_what_only_the_record_has_is_a_row(record: ParityRecord) -> None:
 def renamed(record: ParityRecord, **effective: Any) -> ParityRecord:
     """The record with its case called as that of ``--sampling`` is."""
     case = record.config.cases[0]
-    case = case.model_copy(update={"name": "sampling", "effective": {**case.effective, **effective}})
+    case = case.model_copy(update={"name": "sampling", "effective": case.effective.model_copy(update=effective)})
     streams = [stream.model_copy(update={"case": "sampling"}) for stream in record.streams]
     config = record.config.model_copy(update={"cases": [case]})
     return record.model_copy(update={"config": config, "streams": streams})
@@ -125,7 +161,13 @@ def renamed(record: ParityRecord, **effective: Any) -> ParityRecord:
 
 def test_a_greedy_case_of_any_name_is_judged_and_a_drawn_one_is_not(record: ParityRecord) -> None:
     cli = record.streams[0]
-    parted = altered(record, ids=[*cli.ids[:6], cli.top_logprobs[6][1].token, *cli.ids[7:]])
+    first, second, *others = cli.top_logprobs[6]
+    swapped = [
+        second.model_copy(update={"logprob": first.logprob}),
+        first.model_copy(update={"logprob": second.logprob}),
+    ]
+    tops = [*cli.top_logprobs[:6], [*swapped, *others], *cli.top_logprobs[7:]]
+    parted = altered(record, ids=[*cli.ids[:6], second.token, *cli.ids[7:]], top_logprobs=tops)
     row = compare_with_record(renamed(parted), renamed(record), decode=lambda token: f"<{token}>")[0]
     assert (row.verdict, row.reason[:7]) == ("diverged", "the gap")
     assert (row.left_text, row.right_text) == (f"<{row.left_token}>", f"<{row.right_token}>")

@@ -128,10 +128,10 @@ def test_the_record_says_settings_order_windows_and_seed() -> None:
     cases = [Case(name, ResolvedSampling(config)) for name, config in configs.items()]
     record = run(tiny_loaded(), [path_makers(4)["cli"]()], cases=cases, n=2)
     greedy, seeded, given = record.config.cases
-    assert (greedy.name, greedy.effective["order"], greedy.effective["seed"]) == ("greedy", ["greedy"], None)
-    assert (seeded.effective["seed"], seeded.effective["repeat_last_n"]) == (77, 64)
+    assert (greedy.name, greedy.effective.order, greedy.effective.seed) == ("greedy", ["greedy"], None)
+    assert (seeded.effective.seed, seeded.effective.repeat_last_n) == (77, 64)
     assert seeded.sampling["dry_sequence_breakers"] == ["\n", ":", '"', "*"]
-    assert (given.name, given.effective["seed"], given.sampling["temperature"]) == (SAMPLING_CASE, 77, 0.5)
+    assert (given.name, given.effective.seed, given.sampling["temperature"]) == (SAMPLING_CASE, 77, 0.5)
 
 
 def test_a_banned_token_is_recorded_as_json_has_it_and_read_again() -> None:

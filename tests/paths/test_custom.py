@@ -55,6 +55,7 @@ def test_the_example_is_installed_and_gets_its_rows(tmp_path: Path) -> None:
         (EntryPoint("mine", "pathlib:NoSuchClass", registry.GROUP), "cannot be made (AttributeError"),
         (EntryPoint("mine", "tests.faults:FaultyEngine", registry.GROUP), "cannot be made (TypeError"),
         (EntryPoint("mine", "mlxcel_engine.paths.engine:EnginePath", registry.GROUP), "calls itself 'engine'"),
+        (EntryPoint("mine", "sys:exit", registry.GROUP), "cannot be made (SystemExit"),
     ],
 )
 def test_a_broken_package_is_named_when_its_path_is_made(

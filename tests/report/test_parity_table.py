@@ -5,6 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from io import StringIO
 from math import inf, nan
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -93,6 +94,28 @@ def test_a_terminal_without_unicode_gets_marks_in_ascii(record: ParityRecord) ->
     for line in shown(record, None, "ascii"):
         if line.startswith(("cli - ", "differences", "  each layer")):
             assert line.isascii() or "'" in line
+
+
+def test_what_others_wrote_does_nothing_to_a_terminal_nor_to_the_picture(record: ParityRecord) -> None:
+    """Names of prompts and paths, reasons and notes may hold markup, emoji codes and control characters."""
+    odd, meant = "[/x] [bold]y :smile: \x1b[31mred\x1b[0m\x00", "[/x] [bold]y :smile: red\\x00"
+
+    def renamed(item: Any, *names: str) -> Any:
+        return item.model_copy(update=dict.fromkeys(names, odd))
+
+    rows = [renamed(row, "prompt", "right", "reason") for row in record.rows]
+    streams = [renamed(stream, "prompt", "path") for stream in record.streams]
+    streams[1] = renamed(streams[1], "invalid")
+    forced = [renamed(row, "prompt", "left", "reference") for row in record.forced]
+    config = record.config.model_copy(update={"prompts": [renamed(one, "name") for one in record.config.prompts]})
+    strange = record.model_copy(update={"rows": rows, "streams": streams, "forced": forced, "config": config})
+    for width in (None, 200):
+        text = " ".join("\n".join(shown(strange, width)).split())
+        assert "\x1b" not in text
+        assert "\x00" not in text
+        for said in (f"cli - {meant}", f"invalid: {meant}", f"greedy, {meant} (6 tokens, raw)"):
+            assert said in text
+    ET.fromstring(parity_svg(strange))
 
 
 def test_a_record_read_back_looks_the_same(record: ParityRecord) -> None:

@@ -19,6 +19,7 @@ _Positive = Annotated[float, Field(ge=1e-6, le=1e6)]  # these bounds keep every 
 _NonNegative = Annotated[float, Field(ge=0, le=1e6)]
 _Signed = Annotated[float, Field(ge=-1e6, le=1e6)]
 _Window = Annotated[int, Field(ge=-1)]
+_Count = Annotated[int, Field(ge=0, lt=2**31)]  # the device's whole numbers
 
 
 def _bias_keys(value: object) -> object:
@@ -83,7 +84,7 @@ class SamplingConfig(BaseModel):
     repeat_last_n: _Window = 64
     dry_multiplier: _NonNegative = 0.0
     dry_base: Annotated[float, Field(ge=1, le=1e6)] = 1.75
-    dry_allowed_length: Annotated[int, Field(ge=0)] = 2
+    dry_allowed_length: _Count = 2
     dry_penalty_last_n: _Window = -1
     dry_sequence_breakers: _Breakers = DEFAULT_BREAKERS
     top_k: int = 0
@@ -98,7 +99,7 @@ class SamplingConfig(BaseModel):
     mirostat: Literal[0, 1, 2] = 0
     mirostat_tau: _Positive = 5.0
     mirostat_eta: _Positive = 0.1
-    min_keep: Annotated[int, Field(ge=0)] = 0
+    min_keep: _Count = 0
     seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None
 
     @classmethod

@@ -109,7 +109,7 @@ def _rows(record: BenchRecord, ctx: int, columns: dict[str, Callable[[BenchRow],
             asked = record.config.max_tokens * row.batch
             early = Text(f"{row.finish_reason} after {row.tokens} of {asked}", style="bold yellow")
             shown = {name: show(row) for name, show in columns.items()}
-            rows.append({"path": row.path, **shown, "end": early if row.ended_early else str(row.finish_reason)})
+            rows.append({"path": row.path, **shown, "end": early if row.ended_early else row.finish_reason or "-"})
     for missing in record.unmeasured:
         if missing.ctx == ctx:
             text = plain(f"failed: {missing.reason}", "bold red") if missing.failed else plain(f"n/a: {missing.reason}")

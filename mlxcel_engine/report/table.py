@@ -26,9 +26,7 @@ def print_plainly(console: Console, printer: Callable[[], None]) -> None:
     console.file.write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
 
 
-def make_table(
-    console: Console, *columns: str, right: tuple[str, ...] = (), whole: tuple[str, ...] = ()
-) -> Table:
+def make_table(console: Console, *columns: str, right: tuple[str, ...] = (), whole: tuple[str, ...] = ()) -> Table:
     """A table that fits a terminal, or one of bare, never cut columns for a pipe.
 
     Columns in ``right`` hold numbers; a cell of those in ``whole`` takes one line.

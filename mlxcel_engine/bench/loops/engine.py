@@ -82,7 +82,7 @@ class EngineSession:
             yield StreamToken(0, step.token, step.finish_reason)
 
     def _run_rows(self, specs: list[SequenceSpec], rules: StopRules) -> StreamTokens:
-        """Prefill every row, then step all of them together; the next step is queued before one is read, but the first."""
+        """Prefill every row, then step all together; from the second token on a step is queued before one is read."""
         rows: dict[SequenceId, int] = {}
         progress = [RowProgress(rules, len(spec.prompt), self._loaded.tokenizer.detokenizer) for spec in specs]
         try:

@@ -86,7 +86,8 @@ def test_keys_and_values_are_what_the_caches_hold(family: str) -> None:
 def held_bytes(cache: Any) -> int:
     """Bytes of what a cache holds, without spare room."""
     if isinstance(cache, ArraysCache):
-        return sum(state.nbytes for state in cache.cache if state is not None)
+        states: list[Any] = cache.cache
+        return sum(state.nbytes for state in states if state is not None)
     return 0 if cache.keys is None else sum(array.nbytes for array in cache.keys_and_values())
 
 

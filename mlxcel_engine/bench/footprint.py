@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
-from mlx_lm.models.cache import CacheList, ChunkedKVCache, KVCache, RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import (
+    CacheList,
+    ChunkedKVCache,
+    ConcatenateKVCache,
+    KVCache,
+    RotatingKVCache,
+    make_prompt_cache,
+)
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
 
 from mlxcel_engine.errors import CheckpointError, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
+
+_EMBEDDINGS = (nn.Embedding, nn.QuantizedEmbedding)
 
 
 @dataclass(frozen=True)
@@ -38,27 +48,54 @@ def measure_footprint(model: nn.Module) -> ModelFootprint:
     """
     caches = make_prompt_cache(model)
     try:
-        mx.eval(model(mx.zeros((1, 1), dtype=mx.uint32), cache=caches))
+        with _output_embeddings() as outputs:
+            mx.eval(model(mx.zeros((1, 1), dtype=mx.uint32), cache=caches))
     except Exception as error:  # whatever the model's code raises
         message = f"{type(model).__module__}: no forward on this device ({one_line(error)}); take another model"
         raise CheckpointError(message) from error
     kinds = [_growth(cache) for cache in caches]
-    return ModelFootprint(step_weight_bytes(model), lambda tokens: sum(kind(tokens) for kind in kinds))
+    return ModelFootprint(step_weight_bytes(model, outputs), lambda tokens: sum(kind(tokens) for kind in kinds))
 
 
-def step_weight_bytes(model: nn.Module) -> int | None:
+def step_weight_bytes(model: nn.Module, outputs: Sequence[nn.Module] = ()) -> int | None:
     """Bytes of all weights that one decode step reads, or None for experts, of which a step reads some.
 
-    An embedding that only looks rows up is not read as a whole; one that is also the output layer is.
+    An embedding that only looks rows up is not read as a whole; one that is also the output layer is. ``outputs`` are
+    the embeddings that a forward was seen to use so. Without any, an embedding is the output layer, used by hand,
+    unless a linear layer has as many rows.
     """
     if any(isinstance(part, (SwitchLinear, QuantizedSwitchLinear)) for part in model.modules()):
         return None
-    total = _nbytes(model)
     linears = {part.weight.shape[0] for part in model.modules() if isinstance(part, (nn.Linear, nn.QuantizedLinear))}
+    total = _nbytes(model)
     for part in model.modules():
-        if isinstance(part, (nn.Embedding, nn.QuantizedEmbedding)) and part.weight.shape[0] in linears:
-            total -= _nbytes(part)
+        if isinstance(part, _EMBEDDINGS):
+            seen = any(part is output for output in outputs)
+            if not seen and (outputs or part.weight.shape[0] in linears):
+                total -= _nbytes(part)
     return total
+
+
+@contextmanager
+def _output_embeddings() -> Iterator[list[nn.Module]]:
+    """Note which embeddings are used as output layers while the context is open."""
+    seen: list[nn.Module] = []
+    before = {kind: kind.as_linear for kind in _EMBEDDINGS}
+
+    def noting(kind: type[Any]) -> Callable[[Any, mx.array], mx.array]:
+        def as_linear(self: Any, x: mx.array) -> mx.array:
+            seen.append(self)
+            return cast("mx.array", before[kind](self, x))
+
+        return as_linear
+
+    for kind in _EMBEDDINGS:
+        setattr(kind, "as_linear", noting(kind))  # noqa: B010 - a method
+    try:
+        yield seen
+    finally:
+        for kind, method in before.items():
+            setattr(kind, "as_linear", method)  # noqa: B010
 
 
 def _nbytes(part: nn.Module) -> int:
@@ -71,7 +108,7 @@ def _growth(cache: Any) -> Callable[[int], int]:
     if isinstance(cache, CacheList):
         parts = [_growth(part) for part in cache.caches]
         return lambda tokens: sum(part(tokens) for part in parts)
-    if not isinstance(cache, (KVCache, RotatingKVCache, ChunkedKVCache)):
+    if not isinstance(cache, (KVCache, RotatingKVCache, ChunkedKVCache, ConcatenateKVCache)):
         state: Any = tree_flatten(cache.state)
         fixed = sum(array.nbytes for _, array in state if isinstance(array, mx.array))
         return lambda tokens: fixed  # noqa: ARG005 - whatever its length

@@ -117,7 +117,8 @@ def _timed_again(rig: Rig, session: Session, prompts: Prompts, progress: _PassPr
     progress.begin("the same prompt again", sum(map(len, prompts)))
     streams = _timed(rig, session, prompts, 1, progress)
     if session.adopted_tokens == before:
-        raise RunError("the prompt cache was asked for, but no token of a prompt came from it")
+        kept = "paged KV is kept in whole blocks, the invariant mode's in chunks: give a longer --ctx"
+        raise RunError(f"no token of a prompt came from the prompt cache; {kept}")
     return streams
 
 

@@ -82,7 +82,8 @@ def plan_contexts(options: BenchOptions, model: ModelRecord, warn: Callable[[str
     for asked in dict.fromkeys(options.ctx):
         length = asked if room is None else min(asked, room)
         if options.prompt_cache and length < 2:
-            raise UsageError("--prompt-cache: a prompt of one token has no prefix to keep; give --ctx 2 or more")
+            remedy = "give --ctx 2 or more" if asked < 2 else "generate fewer (-n)"
+            raise UsageError(f"--prompt-cache: a prompt of one token has no prefix to keep; {remedy}")
         if length < asked:
             total = f"with {options.max_tokens} new ones they fill the context of {model.context_length}"
             warn(f"ctx {asked}: the prompt is capped at {length} tokens; {total}")

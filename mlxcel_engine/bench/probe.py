@@ -29,7 +29,7 @@ def probe_bandwidth(device: Device, dtype: str, clock: Callable[[], float] = tim
     size = min(max(_BUFFER[device], 4 * (cache or 0)), psutil.virtual_memory().available // 8)
     kind: mx.Dtype = getattr(mx, dtype)
     rows = size // (_COLUMNS * kind.size)
-    matrix = mx.random.uniform(shape=(rows, _COLUMNS), key=mx.random.key(0)).astype(kind)
+    matrix = _fill(rows, kind)
     vector = mx.ones((_COLUMNS,), dtype=kind)
     mx.eval(matrix, vector)
     read = [matrix.nbytes / seconds / 1e9 for seconds in _times(lambda: matrix @ vector, clock)]
@@ -44,6 +44,12 @@ def probe_bandwidth(device: Device, dtype: str, clock: Callable[[], float] = tim
         read_samples=read,
         copy_samples=copy,
     )
+
+
+def _fill(rows: int, kind: mx.Dtype) -> mx.array:
+    """A matrix ``[rows, 4096]`` of ``kind`` whose pages are all written, and differ as far as ``kind`` tells them."""
+    first = mx.random.uniform(shape=(1, _COLUMNS), key=mx.random.key(0), dtype=kind)
+    return first + (mx.arange(rows) / rows).astype(kind)[:, None]
 
 
 def _times(work: Callable[[], mx.array], clock: Callable[[], float]) -> list[float]:

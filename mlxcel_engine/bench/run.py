@@ -99,6 +99,9 @@ def _check_paths(rig: Rig, options: BenchOptions) -> dict[str, str | None]:
     """Why each path cannot run, by its name."""
     if options.prompt_cache and not any(loop.caches_prompts for loop in rig.loops):
         raise UsageError("--prompt-cache: none of these paths keeps prompts; add --path server")
+    if options.storage != "auto" and not any(loop.chooses_storage for loop in rig.loops):
+        asked = f"--decode-storage {options.storage}"
+        raise UsageError(f"{asked}: none of these paths has a choice; add --path engine or --path server")
     settings = options.loop_settings(rig.model, lambda _: None)
     reasons = {loop.name: loop.unavailable(settings) for loop in rig.loops}
     for loop in rig.loops:

@@ -17,7 +17,7 @@ _TELL_EVERY = 0.5  # seconds between two notes of progress: seldom, for they run
 class StreamToken:
     """A token that a loop gave out: of which stream, its id, and why the stream ended with it, if it did.
 
-    ``at`` is when the stream's own reader had it, on the clock of the pass; None takes the time at which it is read.
+    ``at`` is when it was there for the stream's reader, on the clock of the pass; None takes the time of reading it.
     """
 
     stream: int

@@ -67,6 +67,8 @@ def bench(
     paths = _choose_paths(path)
     if ragged and batch == 1:
         raise UsageError("--ragged needs streams that differ in length; give --batch 2 or more")
+    if invariant and not {"engine", "server"} & set(paths):
+        raise UsageError("--invariant: none of these paths has that mode; add --path engine or --path server")
     refuse_one_file_twice([json_path, csv_path])
     rows = BenchCsv(csv_path)
     with OutputFile(json_path, force=force) as output:

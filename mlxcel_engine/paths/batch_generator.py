@@ -33,13 +33,16 @@ def cannot_enter(model: nn.Module) -> str | None:
     return f"{', '.join(stuck)} cannot enter BatchGenerator" if stuck else None
 
 
-def open_generator(model: nn.Module, chunk: int) -> Any:
-    """Make a ``BatchGenerator`` as the server does, with prompts in chunks of ``chunk`` tokens; close it in the end."""
+def open_generator(model: nn.Module, chunk: int, streams: int = 1) -> Any:
+    """Make a ``BatchGenerator`` as the server does, with prompts in chunks of ``chunk`` tokens; close it in the end.
+
+    For more ``streams`` than the server decodes at once by default, it has their number as its decode concurrency.
+    """
     from mlx_lm.generate import BatchGenerator
 
     return BatchGenerator(
         model,
-        completion_batch_size=_DECODE_CONCURRENCY,
+        completion_batch_size=max(_DECODE_CONCURRENCY, streams),
         prefill_batch_size=_PROMPT_CONCURRENCY,
         prefill_step_size=chunk,
         stream=mx.default_stream(mx.default_device()),

@@ -25,6 +25,7 @@ _ABOUT = (
     "mlx",
     "mlx_lm",
     "blas",
+    "deterministic",
     "ragged",
 )
 _ROW = tuple(name for name in BenchRow.model_fields if name not in ("samples", "stream_tok_s"))
@@ -40,17 +41,18 @@ class BenchCsv:
     """
 
     def __init__(self, path: str | None) -> None:
+        if path == "-":
+            raise UsageError("--csv -: rows are appended to a file; give one (--json - writes to stdout)")
         self._path = None if path is None else Path(os.path.realpath(path))
         if self._path is None:
             return
-        if not self._path.exists():
-            usable = os.access(self._path.parent, os.W_OK)
-        else:
-            usable = self._path.is_file() and os.access(self._path, os.R_OK | os.W_OK)
-        if not usable:
-            raise UsageError(f"--csv {path}: cannot be written; give another file")
-        if self._path.exists() and _header(self._path) not in (b"", _line(COLUMNS).encode()):
-            raise UsageError(f"--csv {path}: has other columns than these rows; give another file")
+        try:
+            if not _usable(self._path):
+                raise UsageError(f"--csv {path}: cannot be written; give another file")
+            if self._path.exists() and _header(self._path) not in (b"", _line(COLUMNS).encode()):
+                raise UsageError(f"--csv {path}: has other columns than these rows; give another file")
+        except OSError as error:
+            raise UsageError(f"--csv {path}: cannot be written ({error.strerror}); give another file") from None
 
     def append(self, record: BenchRecord, row: BenchRow) -> None:
         """Append ``row`` of ``record``; it is on disk when this returns."""
@@ -58,8 +60,8 @@ class BenchCsv:
             return
         model, env = record.config.model, record.environment
         about = (record.created.isoformat(), model.label, model.synthetic, model.architecture, model.dtype)
-        values = (*about, model.weights, env.device_name, env.mlx, env.mlx_lm, env.blas, record.config.ragged)
-        line = _line((*values, *(getattr(row, name) for name in _ROW)))
+        host = (env.device_name, env.mlx, env.mlx_lm, env.blas, env.deterministic)
+        line = _line((*about, model.weights, *host, record.config.ragged, *(getattr(row, name) for name in _ROW)))
         with self._path.open("ab+") as stream:
             if stream.seek(0, os.SEEK_END) == 0:
                 line = _line(COLUMNS) + line
@@ -71,6 +73,13 @@ class BenchCsv:
             os.fsync(stream.fileno())
 
 
+def _usable(path: Path) -> bool:
+    """Whether the resolved ``path`` is a file that can be read and appended to, or can become one."""
+    if path.exists():
+        return path.is_file() and os.access(path, os.R_OK | os.W_OK)
+    return path.parent.is_dir() and os.access(path.parent, os.W_OK) and not path.is_symlink()  # nor a loop of links
+
+
 def _header(path: Path) -> bytes:
     with path.open("rb") as stream:
         return stream.readline()
@@ -79,5 +88,5 @@ def _header(path: Path) -> bytes:
 def _line(values: tuple[object, ...]) -> str:
     """One line of CSV; None is an empty field."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(values)
-    return text.getvalue()
+    csv.writer(text, lineterminator="\r\n").writerow(values)  # so that either of them is quoted in a field
+    return text.getvalue().removesuffix("\r\n") + "\n"

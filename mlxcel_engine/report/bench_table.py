@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from mlxcel_engine.report.table import make_table, print_plainly
+from mlxcel_engine.report.table import make_table, plain, print_plainly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from rich.console import Console
     from rich.table import Table
@@ -24,11 +24,12 @@ def print_bench(record: BenchRecord, console: Console) -> None:
 
 def _print(record: BenchRecord, console: Console) -> None:
     for line in _heading(record):
-        console.print(Text(line))
+        console.print(plain(line))
     for ctx in dict.fromkeys(record.config.ctx):
         console.print()
-        console.print(Text(_title(record, ctx)))
-        console.print(_table(record, ctx, console))
+        console.print(plain(_title(record, ctx)))
+        for table in _tables(record, ctx, console):
+            console.print(table)
 
 
 def _heading(record: BenchRecord) -> list[str]:
@@ -49,14 +50,15 @@ def _heading(record: BenchRecord) -> list[str]:
 def _title(record: BenchRecord, ctx: int) -> str:
     config = record.config
     rows = [row for row in record.rows if row.ctx == ctx]
-    lengths = [sample.prompt_tokens for row in rows[:1] for sample in row.samples]
-    prompt = f"prompt {lengths[0]}" if len(set(lengths)) == 1 else f"prompts {', '.join(map(str, lengths))}"
-    chunk = f"in chunks of {rows[0].chunk}" if rows else "nothing measured"
-    streams = f"{config.batch} streams, " if config.batch > 1 else ""
-    label = f"{config.label}: " if config.label is not None else ""
+    label = f"{config.label}: " if config.label else ""
     if not rows:
         return f"{label}ctx {ctx}: nothing measured"
-    return f"{label}ctx {ctx}: {streams}{prompt} tokens {chunk}, {config.max_tokens} new tokens"
+    lengths = [sample.prompt_tokens for sample in rows[0].samples]
+    prompt = f"prompt {lengths[0]}" if len(set(lengths)) == 1 else f"prompts {', '.join(map(str, lengths))}"
+    others = ", ".join(f"{row.path}: {row.chunk}" for row in rows if row.chunk != rows[0].chunk)
+    streams = f"{config.batch} streams, " if config.batch > 1 else ""
+    given = f"{prompt} tokens in chunks of {rows[0].chunk}" + (f" ({others})" if others else "")
+    return f"{label}ctx {ctx}: {streams}{given}, {config.max_tokens} new tokens"
 
 
 _Column = tuple[str, "Callable[[BenchRow], str]"]
@@ -84,21 +86,51 @@ _END: list[_Column] = [
 ]
 
 
-def _table(record: BenchRecord, ctx: int, console: Console) -> Table:
+_Cells = dict[str, "str | Text"]  # of a row, by the names of the columns
+
+
+def _tables(record: BenchRecord, ctx: int, console: Console) -> Iterator[Table]:
+    """The table; where the terminal is too narrow, in parts that each begin with the path, so that no figure is cut."""
     ratios = _ONE if record.config.batch == 1 else _SEVERAL
     columns = dict([*_BEGIN, *ratios, *_END, *(_WARM if record.config.prompt_cache else [])])
-    table = make_table(console, "path", *columns, "end", right=tuple(name for name in columns if name != "storage"))
+    rows, names = _rows(record, ctx, columns), [*columns, "end"]
+    while names:
+        count = len(names)
+        while count > 1 and _width(names[:count], rows, console) > console.width:
+            count -= 1
+        yield _part(names[:count], rows, console)
+        del names[:count]
+
+
+def _rows(record: BenchRecord, ctx: int, columns: dict[str, Callable[[BenchRow], str]]) -> list[_Cells]:
+    rows: list[_Cells] = []
     for row in record.rows:
         if row.ctx == ctx:
             asked = record.config.max_tokens * row.batch
             early = Text(f"{row.finish_reason} after {row.tokens} of {asked}", style="bold yellow")
-            end = early if row.ended_early else row.finish_reason
-            table.add_row(row.path, *(show(row) for show in columns.values()), end)
+            shown = {name: show(row) for name, show in columns.items()}
+            rows.append({"path": row.path, **shown, "end": early if row.ended_early else row.finish_reason or "-"})
     for missing in record.unmeasured:
         if missing.ctx == ctx:
-            text = Text(f"failed: {missing.reason}", style="bold red") if missing.failed else f"n/a: {missing.reason}"
-            table.add_row(missing.path, *("-" for _ in columns), text)
+            text = plain(f"failed: {missing.reason}", "bold red") if missing.failed else plain(f"n/a: {missing.reason}")
+            rows.append({"path": missing.path, **dict.fromkeys(columns, "-"), "end": text})
+    return rows
+
+
+def _part(names: list[str], rows: list[_Cells], console: Console) -> Table:
+    """A table of the columns ``names``; only the end of a row may take several lines."""
+    whole = ("path", *(name for name in names if name != "end"))
+    right = tuple(name for name in whole if name not in ("path", "storage"))
+    table = make_table(console, "path", *names, right=right, whole=whole)
+    for row in rows:
+        table.add_row(*(row[name] for name in ("path", *names)))
     return table
+
+
+def _width(names: list[str], rows: list[_Cells], console: Console) -> int:
+    """Columns that the part takes at least: the end of a row counts with its longest word."""
+    narrow = [{**row, "end": max(str(row["end"]).split(), key=len)} for row in rows]
+    return console.measure(_part(names, narrow, console), options=console.options.update(max_width=100_000)).maximum
 
 
 def _number(value: float | None, digits: int) -> str:

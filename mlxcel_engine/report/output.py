@@ -39,9 +39,9 @@ class OutputFile:
         self._claim: int | None = None
         if self._path is None:
             return
-        if self._path.exists() and not self._path.is_file():
-            raise UsageError(f"{path} is not a regular file; give another file, or - for stdout")
         try:
+            if self._path.exists() and not self._path.is_file():
+                raise UsageError(f"{path} is not a regular file; give another file, or - for stdout")
             if not (force and self._path.is_file()):
                 self._claim = _claim(self._path)
             elif not os.access(self._path.parent, os.W_OK):

@@ -13,7 +13,7 @@ from mlxcel_engine.printable import printable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rich.console import Console
+    from rich.console import Console, JustifyMethod
 
 
 def print_plainly(console: Console, printer: Callable[[], None]) -> None:
@@ -26,12 +26,16 @@ def print_plainly(console: Console, printer: Callable[[], None]) -> None:
     console.file.write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
 
 
-def make_table(console: Console, *columns: str, right: tuple[str, ...] = ()) -> Table:
-    """A table that fits a terminal, or one of bare, never cut columns for a pipe; those in ``right`` hold numbers."""
+def make_table(console: Console, *columns: str, right: tuple[str, ...] = (), whole: tuple[str, ...] = ()) -> Table:
+    """A table that fits a terminal, or one of bare, never cut columns for a pipe.
+
+    Columns in ``right`` hold numbers; a cell of those in ``whole`` takes one line.
+    """
     plain = not console.is_terminal
     table = Table(box=None if plain else box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, no_wrap=plain, overflow="fold", justify="right" if column in right else "left")
+        justify: JustifyMethod = "right" if column in right else "left"
+        table.add_column(column, no_wrap=plain or column in whole, overflow="fold", justify=justify)
     return table
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from itertools import count
+from typing import Any
 
+import mlx.core as mx
 import mlx.nn as nn
 import pytest
+from mlx_lm.models.cache import ArraysCache, make_prompt_cache
 
 from mlxcel_engine.bench.footprint import measure_footprint, step_weight_bytes
 from mlxcel_engine.bench.probe import last_level_cache, probe_bandwidth
@@ -49,6 +52,43 @@ def test_an_embedding_that_only_looks_up_is_not_read() -> None:
     embedding, layer = 64 * 8 * 4, 8 * 8 * 4
     assert step_weight_bytes(toy(tied=True)) == embedding + layer
     assert step_weight_bytes(toy(tied=False)) == embedding + layer  # the head in its place
+
+
+def embedding_bytes(model: nn.Module, name: str) -> int:
+    return sum(weight.nbytes for path, weight in parameters(model).items() if f"{name}." in path)
+
+
+@pytest.mark.parametrize(
+    ("family", "looked_up"),
+    [("gemma3n", "embed_tokens_per_layer"), ("gemma4_text", "embed_tokens_per_layer"), ("gpt2", "wpe")],
+)
+def test_a_second_embedding_beside_a_tied_one_is_not_read(family: str, looked_up: str) -> None:
+    model = tiny_model(family)
+    weights = sum(weight.nbytes for weight in parameters(model).values())
+    assert embedding_bytes(model, looked_up) > 0
+    assert measure_footprint(model).step_weight_bytes == weights - embedding_bytes(model, looked_up)
+
+
+def test_an_embedding_that_is_the_output_layer_by_hand_is_read() -> None:
+    model = tiny_model("seed_oss")
+    assert measure_footprint(model).step_weight_bytes == sum(weight.nbytes for weight in parameters(model).values())
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "afm7", "deepseek_v3", "qwen3_next", "gemma3n"])
+def test_keys_and_values_are_what_the_caches_hold(family: str) -> None:
+    model = tiny_model(family)
+    footprint, caches = measure_footprint(model), make_prompt_cache(model)
+    for token in range(40):
+        mx.eval(model(mx.array([[token]]), cache=caches))
+    assert footprint.kv_bytes(40) == sum(map(held_bytes, caches))
+
+
+def held_bytes(cache: Any) -> int:
+    """Bytes of what a cache holds, without spare room."""
+    if isinstance(cache, ArraysCache):
+        states: list[Any] = cache.cache
+        return sum(state.nbytes for state in states if state is not None)
+    return 0 if cache.keys is None else sum(array.nbytes for array in cache.keys_and_values())
 
 
 def test_experts_are_not_known() -> None:

@@ -13,10 +13,14 @@ from mlxcel_engine.bench.loops.cli import CliLoop
 from mlxcel_engine.bench.loops.engine import EngineLoop
 from mlxcel_engine.bench.loops.mlx_server import MlxServerLoop
 from mlxcel_engine.bench.loops.server import ServerLoop
+from mlxcel_engine.engine import Engine, StepBatch
+from mlxcel_engine.scheduler import RequestHandle
+from mlxcel_engine.scheduler.worker import Worker
 from tests.loaded import tiny_loaded
 
 if TYPE_CHECKING:
     from mlxcel_engine.loader.load import LoadedModel
+    from mlxcel_engine.scheduler.request import TokenEvent
 
 LOOPS = [CliLoop, MlxServerLoop, EngineLoop, ServerLoop]
 SEVERAL = [MlxServerLoop, EngineLoop, ServerLoop]
@@ -137,6 +141,59 @@ def test_the_server_keeps_prompts_only_when_asked(loaded: LoadedModel) -> None:
             streams = [[event.token for event in session.run([PROMPT], 4)] for _ in range(2)]
             assert streams[0] == streams[1] == bare(loaded, PROMPT, 4)
             assert session.adopted_tokens in adopted
+
+
+def test_what_was_adopted_is_known_when_a_pass_ends(monkeypatch: pytest.MonkeyPatch, loaded: LoadedModel) -> None:
+    monkeypatch.setattr(Worker, "_publish", lambda _: None)  # a snapshot of a tick may come after its tokens
+    with ServerLoop(loaded).open(settings(prompt_cache=True)) as session:
+        for adopted in (0, 39):
+            list(session.run([PROMPT], 1))
+            assert session.adopted_tokens == adopted
+
+
+def test_more_streams_than_their_server_decodes_by_default_decode_together(loaded: LoadedModel) -> None:
+    begun = set()
+    with MlxServerLoop(loaded).open(settings(batch=34)) as session:
+        for event in session.run([PROMPT[index:] for index in range(34)], 48):
+            begun.add(event.stream)
+            if event.finish_reason is not None:
+                break
+    assert len(begun) == 34
+
+
+def test_the_server_stamps_tokens_as_they_come_on_the_handle(
+    monkeypatch: pytest.MonkeyPatch, loaded: LoadedModel
+) -> None:
+    put: list[float] = []
+    original = RequestHandle.put
+
+    def noting(handle: RequestHandle, event: TokenEvent) -> None:
+        put.append(event.at)
+        original(handle, event)
+
+    monkeypatch.setattr(RequestHandle, "put", noting)
+    with ServerLoop(loaded).open(settings()) as session:
+        assert [event.at for event in session.run([PROMPT], 8)] == put  # however late a reader wakes
+
+
+@pytest.mark.parametrize("many", [1, 3])
+def test_a_first_token_waits_for_no_step_behind_it(
+    many: int, monkeypatch: pytest.MonkeyPatch, loaded: LoadedModel
+) -> None:
+    submitted: list[StepBatch] = []
+    original = Engine.submit
+
+    def noting(engine: Engine, batch: StepBatch) -> Any:
+        submitted.append(batch)
+        return original(engine, batch)
+
+    monkeypatch.setattr(Engine, "submit", noting)
+    with EngineLoop(loaded).open(settings(batch=many)) as session:
+        events = session.run([PROMPT] * many, 8)
+        next(events)
+        assert len(submitted) == 1
+        assert len(list(events)) == 8 * many - 1
+    assert len(submitted) == 8
 
 
 def test_one_stream_is_all_that_cli_has(loaded: LoadedModel) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mlxcel_engine.cli.main import main
+from mlxcel_engine.printable import printable
 from mlxcel_engine.records.bench import BenchRecord
 from tests.bench.scripts import MODEL, write_script
 from tests.cli.command import one_line
@@ -29,12 +31,12 @@ def fake(tmp_path: Path, *options: str, **changes: Any) -> int:
 
 
 def test_the_whole_output(tmp_path: Path, capsys: Capture) -> None:
-    csv, record = tmp_path / "rows.csv", tmp_path / "bench.json"
-    assert fake(tmp_path, "--ctx", "8192", "--label", "snap", "--csv", str(csv), "--json", str(record)) == 0
+    rows, record = tmp_path / "rows.csv", tmp_path / "bench.json"
+    assert fake(tmp_path, "--ctx", "8192", "--label", "snap", "--csv", str(rows), "--json", str(record)) == 0
     out, err = capsys.readouterr()
     check_snapshot("bench.out.txt", out)
     check_snapshot("bench.err.txt", err)
-    check_snapshot("bench.csv", csv.read_text())
+    check_snapshot("bench.csv", rows.read_text())
     check_snapshot("bench.json", record.read_text())
 
 
@@ -114,6 +116,14 @@ def test_an_existing_record_is_refused_without_force(tmp_path: Path, capsys: Cap
         (("--json", "/nonexistent/x", "--csv", "/nonexistent/../nonexistent/x"), "x is named for two files"),
         (("--prompt-cache", "--ctx", "1"), "a prompt of one token has no prefix to keep"),
         (("--json", "/nonexistent/folder/x.json"), "cannot be written"),
+        (("--prompt-cache", "-n", "1023"), "a prompt of one token has no prefix to keep; generate fewer (-n)"),
+        (("--csv", "-"), "rows are appended to a file"),
+        (("--csv", "/dev/null/x.csv"), "cannot be written"),
+        (("--csv", f"/tmp/{300 * 'x'}"), "cannot be written (File name too long)"),
+        (("--json", f"/tmp/{300 * 'x'}"), "cannot be written (File name too long)"),
+        (("--decode-storage", "paged", "--path", "cli"), "--decode-storage paged: none of these paths has a choice"),
+        (("--decode-storage", "dense", "--path", "mlx-server"), "--decode-storage dense: none of these paths"),
+        (("--invariant", "--path", "cli"), "--invariant: none of these paths has that mode"),
         (("--fake-path", "/nonexistent/rig.json"), "/nonexistent/rig.json"),
     ],
 )
@@ -135,9 +145,31 @@ def test_a_prompt_cache_that_gives_nothing_leaves_the_row_and_exits_3(tmp_path: 
     loops = {"server": {"forgets": True}}
     assert fake(tmp_path, "--prompt-cache", "--path", "server", "--json", str(file), loops=loops) == 3
     out, err = capsys.readouterr()
-    assert "no token of a prompt came from it" in one_line(err)
-    assert "failed: RunError: the prompt cache was asked for" in out
+    assert "no token of a prompt came from the prompt cache" in one_line(err)
+    assert "failed: RunError: no token of a prompt came from the prompt cache" in out
     assert json.loads(file.read_text())["rows"][0]["ttft_warm_ms"] is None
+
+
+def test_a_loop_of_links_is_refused(tmp_path: Path, capsys: Capture) -> None:
+    link = tmp_path / "loop.csv"
+    link.symlink_to(link.name)
+    assert fake(tmp_path, "--csv", str(link)) == 2
+    assert "cannot be written" in one_line(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("label", ["two\nlines", "\x1b[31mred", "cr\rcr", 'a,b"c'])
+def test_a_label_is_one_line_in_the_table_and_itself_in_the_records(
+    label: str, tmp_path: Path, capsys: Capture
+) -> None:
+    rows, record = tmp_path / "rows.csv", tmp_path / "bench.json"
+    options = ("--path", "cli", "--label", label, "--csv", str(rows), "--json", str(record))
+    assert fake(tmp_path, *options) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert f"{printable(label)}: ctx 100: prompt 100 tokens" in out
+    with rows.open(newline="") as stream:
+        assert [row["label"] for row in csv.DictReader(stream)] == [label]
+    assert json.loads(record.read_text())["rows"][0]["label"] == label
 
 
 def test_a_fake_rig_needs_no_mlx(tmp_path: Path) -> None:
@@ -194,12 +226,14 @@ def test_a_batch_of_real_loops(checkpoint: str, capsys: Capture) -> None:
 def test_the_invariant_mode_is_measured_beside_the_normal_one(checkpoint: str, capsys: Capture) -> None:
     shape = ("--invariant", "--invariant-shape", "2,16", "--path", "engine", "--path", "server")
     assert main(["bench", "-m", checkpoint, "--ctx", "40", "-n", "8", *shape, "--json", "-"]) == 0
-    records = [BenchRecord.model_validate_json(line) for line in capsys.readouterr().out.splitlines()]
+    out, err = capsys.readouterr()
+    records = [BenchRecord.model_validate_json(line) for line in out.splitlines()]
     rows = {row.path: row for record in records for row in record.rows}
     assert list(rows) == ["engine", "server", "engine-invariant", "server-invariant"]
     assert [row.chunk for row in rows.values()] == [40, 40, 16, 16]
     assert len({row.token_hash for row in rows.values()}) == 1
     assert {record.config.invariant for record in records} == {"2,16"}
+    assert "prompt 40 tokens in chunks of 40 (engine-invariant: 16, server-invariant: 16), 8 new tokens" in err
 
 
 def test_cli_alone_has_no_batch(checkpoint: str, capsys: Capture) -> None:

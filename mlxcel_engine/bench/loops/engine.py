@@ -82,14 +82,14 @@ class EngineSession:
             yield StreamToken(0, step.token, step.finish_reason)
 
     def _run_rows(self, specs: list[SequenceSpec], rules: StopRules) -> StreamTokens:
-        """Prefill every row, then step all of them together; the next step is queued before one is read."""
+        """Prefill every row, then step all together; from the second token on a step is queued before one is read."""
         rows: dict[SequenceId, int] = {}
         progress = [RowProgress(rules, len(spec.prompt), self._loaded.tokenizer.detokenizer) for spec in specs]
         try:
             self._prefill(specs, rows)
             pending = self._engine.submit(StepBatch(tuple(rows)))
             for step in range(1, rules.max_tokens + 1):
-                ahead = self._engine.submit(StepBatch(tuple(rows))) if step < rules.max_tokens else None
+                ahead = self._engine.submit(StepBatch(tuple(rows))) if 1 < step < rules.max_tokens else None
                 output = self._engine.collect(pending)
                 if output.errors:
                     raise output.errors[0].error
@@ -101,9 +101,9 @@ class EngineSession:
                             self._engine.close(row.id)
                             del rows[row.id]
                         yield StreamToken(index, row.token, finish.reason if finish is not None else None)
-                if ahead is None or not rows:
+                if step == rules.max_tokens or not rows:
                     return
-                pending = ahead
+                pending = ahead or self._engine.submit(StepBatch(tuple(rows)))
         finally:
             for sequence in rows:
                 self._engine.close(sequence)

@@ -35,7 +35,7 @@ class MlxServerLoop:
     @contextmanager
     def open(self, settings: LoopSettings) -> Iterator[MlxServerSession]:
         """See :meth:`DecodeLoop.open`."""
-        generator = open_generator(self._loaded.model, settings.chunk)
+        generator = open_generator(self._loaded.model, settings.chunk, settings.batch)
         try:
             with ending_with(self._loaded.tokenizer, settings.eos_ids):
                 yield MlxServerSession(self._loaded, generator, settings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -60,16 +59,12 @@ class ServerSession:
         self._loaded, self._engine, self._scheduler, self._settings = loaded, engine, scheduler, settings
         self.storage = scheduler.storage
         self.chunk = prefill_chunk(engine, settings)
+        self.adopted_tokens = 0
 
     @property
     def attention_calls(self) -> int | None:
         """See :attr:`Session.attention_calls`."""
         return paged_calls(self._engine)
-
-    @property
-    def adopted_tokens(self) -> int:
-        """See :attr:`Session.adopted_tokens`."""
-        return self._scheduler.metrics.cache_adopted_tokens
 
     def run(self, prompts: Prompts, max_tokens: int) -> StreamTokens:
         """See :meth:`Session.run`."""
@@ -99,13 +94,17 @@ class ServerSession:
                 handle.cancel()
             for reader in readers:
                 reader.join()
+            self.adopted_tokens += sum(handle.wait().adopted for handle in handles)
 
 
 def _read(stream: int, handle: RequestHandle, inbox: SimpleQueue[StreamToken | Exception]) -> None:
-    """Hand the tokens on with the time at which they were on the handle, or what went wrong."""
+    """Hand the tokens on with the time at which they were put on the handle, or what went wrong.
+
+    Not the time at which this thread woke: it waits for the interpreter while others use it, and would tell of itself.
+    """
     try:
         for event in handle:
             reason = event.finish.reason if event.finish is not None else None
-            inbox.put(StreamToken(stream, event.token, reason, time.perf_counter()))
+            inbox.put(StreamToken(stream, event.token, reason, event.at))
     except Exception as error:
         inbox.put(error)

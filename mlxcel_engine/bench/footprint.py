@@ -61,8 +61,8 @@ def step_weight_bytes(model: nn.Module, outputs: Sequence[nn.Module] = ()) -> in
     """Bytes of all weights that one decode step reads, or None for experts, of which a step reads some.
 
     An embedding that only looks rows up is not read as a whole; one that is also the output layer is. ``outputs`` are
-    the embeddings that a forward was seen to use so. Without any, an embedding is the output layer, used by hand,
-    unless a linear layer has as many rows.
+    the embeddings that a forward was seen to use so; without any, one is used so by hand. Of an embedding and a linear
+    layer of as many rows, only one is read.
     """
     if any(isinstance(part, (SwitchLinear, QuantizedSwitchLinear)) for part in model.modules()):
         return None
@@ -70,8 +70,8 @@ def step_weight_bytes(model: nn.Module, outputs: Sequence[nn.Module] = ()) -> in
     total = _nbytes(model)
     for part in model.modules():
         if isinstance(part, _EMBEDDINGS):
-            seen = any(part is output for output in outputs)
-            if not seen and (outputs or part.weight.shape[0] in linears):
+            only_looked_up = bool(outputs) and not any(part is output for output in outputs)
+            if only_looked_up or part.weight.shape[0] in linears:
                 total -= _nbytes(part)
     return total
 

@@ -69,6 +69,12 @@ def test_a_second_embedding_beside_a_tied_one_is_not_read(family: str, looked_up
     assert measure_footprint(model).step_weight_bytes == weights - embedding_bytes(model, looked_up)
 
 
+def test_a_head_that_a_tied_model_leaves_unused_is_not_read() -> None:
+    model = tiny_model("helium")
+    weights = sum(weight.nbytes for weight in parameters(model).values())
+    assert measure_footprint(model).step_weight_bytes == weights - embedding_bytes(model, "embed_tokens")
+
+
 def test_an_embedding_that_is_the_output_layer_by_hand_is_read() -> None:
     model = tiny_model("seed_oss")
     assert measure_footprint(model).step_weight_bytes == sum(weight.nbytes for weight in parameters(model).values())

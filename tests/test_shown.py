@@ -16,7 +16,7 @@ from mlxcel_engine.rounds.arms import parse_extra
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
-COMMANDS = get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS = get_command(app).commands  # type: ignore[attr-defined]  # of a command with subcommands, a group
 MAKEFILE = (ROOT / "Makefile").read_text()
 # It quotes the options of mlx-lm's commands; test_adr.py holds them to the installed ones.
 OF_MLX_LM = DOCS / "adr" / "0007-unified-batch-native-engine.md"

@@ -67,8 +67,9 @@ class Engine:
         self._kv = make_store(model, self.support, config, exact=self._exact, alone=self.shapes is not None)
         self._open = OpenSequences(self._kv, self.shapes)
         on_cpu = mx.default_device().type == mx.DeviceType.cpu
-        self._pads = not on_cpu or not multiplies_row_by_row(model)
-        self._pairs = on_cpu and not self._exact and multiplies_faster_in_pairs(model)
+        pads = not on_cpu or not multiplies_row_by_row(model)
+        pairs = on_cpu and not self._exact and multiplies_faster_in_pairs(model)
+        self._decoding = Decoding(self._forward, batched=self._kv.batched, shapes=self.shapes, pads=pads, pairs=pairs)
         self._steps = 0
 
     @property
@@ -176,10 +177,8 @@ class Engine:
             EngineError: an unknown sequence, or one whose prompt is not prefilled.
 
         """
-        decoding = Decoding(
-            self._forward, batched=self._kv.batched, shapes=self.shapes, pads=self._pads, pairs=self._pairs
-        )
-        rows, forwards, logits, errors = decoding.decode([self._open.ready(sequence) for sequence in batch.rows])
+        ready = [self._open.ready(sequence) for sequence in batch.rows]
+        rows, forwards, logits, errors = self._decoding.decode(ready)
         rows, logits = fitting(rows, logits, errors)
         tokens, logprobs = sample_rows([row.sampler for row in rows], logits, exact=self._exact)
         for forward in forwards:

@@ -29,7 +29,7 @@ class FixedShapes:
     chunk: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.width, int) or not isinstance(self.chunk, int):
+        if type(self.width) is not int or type(self.chunk) is not int:
             raise EngineError(f"invariant shapes {self}; give whole numbers")
         if not 1 <= self.width <= LARGEST_WIDTH:
             raise EngineError(f"an invariant width of {self.width} rows; give 1 to {LARGEST_WIDTH}")

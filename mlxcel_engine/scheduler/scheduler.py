@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import time
 from itertools import count
+from pathlib import Path
 from threading import Thread, current_thread
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from mlxcel_engine.engine import Engine
     from mlxcel_engine.scheduler.metrics import SchedulerMetrics
     from mlxcel_engine.scheduler.request import Request
+
+_EXIT_S = 1.0  # a thread takes milliseconds to go
 
 
 class BatchScheduler:
@@ -115,6 +118,7 @@ class BatchScheduler:
         self._thread.join(timeout)
         if self._thread.is_alive():
             raise TimeoutError(f"the scheduler has not ended within {timeout} s")
+        _await_exit(self._thread)
         atexit.unregister(self._leave)
 
     def __enter__(self) -> Self:
@@ -160,3 +164,15 @@ class BatchScheduler:
             asked = f"a prompt of {prompt} tokens and up to {budget} new ones need {needed * BLOCK_TOKENS} tokens of KV"
             remedy = "shorten the prompt, lower max_tokens or give more KV"
             raise EngineError(f"{asked}, of {self._blocks * BLOCK_TOKENS} in all; {remedy}")
+
+
+def _await_exit(thread: Thread) -> None:
+    """Wait until the system's thread is gone, too, where the system shows its threads (Linux).
+
+    When it goes it frees the functions that MLX compiled in it, for which it takes the interpreter's lock. Python's
+    ``join`` does not wait for that, and asking for it while the interpreter ends (before 3.13) aborts the process.
+    """
+    shown = Path(f"/proc/self/task/{thread.native_id}")
+    until = time.monotonic() + _EXIT_S
+    while shown.exists() and time.monotonic() < until:
+        time.sleep(0.001)

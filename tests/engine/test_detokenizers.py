@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-QUICK = settings(deadline=None, max_examples=150)
+QUICK = settings(max_examples=150)
 SPM_PIECES = ["▁▁", "▁two", "▁roads", "ab", "▁ab", "bc", "x", "é", "\n", "</s>"]
 EMOJI = [f"<0x{byte:02X}>" for byte in "😀".encode()]
 

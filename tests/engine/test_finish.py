@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mlxcel_engine.engine import Finish, LoopRule, StopRules, finish_step, token_budget
 from mlxcel_engine.errors import EngineError
 
-QUICK = settings(deadline=None, max_examples=200)
+QUICK = settings(max_examples=200)
 EOS, NONE = frozenset({1, 7}), frozenset[int]()
 EAGER = LoopRule(max_period=3, repeats=2, min_tokens=2)
 

@@ -145,7 +145,7 @@ def test_a_config_of_another_type_is_refused(wrong: dict[str, Any]) -> None:
         EngineConfig(**wrong)
 
 
-def test_shapes_are_whole_numbers() -> None:
-    wrong: Any = 2.5
+@pytest.mark.parametrize("wrong", [2.5, True])
+def test_shapes_are_whole_numbers(wrong: Any) -> None:
     with pytest.raises(EngineError, match="whole numbers"):
         FixedShapes(wrong, 8)

@@ -17,7 +17,7 @@ from mlxcel_engine.engine.plan import DEFAULT_CHUNK, PrefillPlan
 from mlxcel_engine.errors import EngineError
 
 LENGTHS, CHUNKS = st.integers(1, 3000), st.integers(1, 3000)
-QUICK = settings(deadline=None, max_examples=150)
+QUICK = settings(max_examples=150)
 EDGES = [(1, 1), (1, 8), (2, 1), (2, 8), (8, 8), (9, 8), (10, 8), (16, 8), (17, 8), (18, 8), (40, 8), (3, 8)]
 
 

@@ -20,7 +20,7 @@ from tests.tiny import tiny_model
 BASE = 100_000.0
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     values=st.lists(st.floats(-1e4, 1e4, width=32) | st.just(-np.inf), min_size=1, max_size=40),
     shift=st.floats(-1e6, 1e6, width=32),
@@ -40,14 +40,14 @@ def test_log_softmax_of_what_has_no_sum_is_not_a_number() -> None:
         assert np.isnan(np.array(powers.log_softmax(mx.array([bad], dtype=mx.float32)))).any()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(values=st.lists(st.floats(-1e4, 1e4, width=32), min_size=1, max_size=40))
 def test_swiglu_is_that_of_mlx_lm(values: list[float]) -> None:
     gate, x = mx.array(values, dtype=mx.float32), mx.array(values[::-1], dtype=mx.float32)
     np.testing.assert_allclose(np.array(powers.swiglu(gate, x)), np.array(swiglu(gate, x)), rtol=5e-6, atol=1e-30)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(
     offsets=st.lists(st.integers(0, 9000), min_size=1, max_size=4),
     array=st.booleans(),

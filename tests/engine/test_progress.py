@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import mlx.nn as nn
 
-QUICK = settings(deadline=None, max_examples=150)
+QUICK = settings(max_examples=150)
 MODEL = tiny_loaded().model
 NONE = frozenset[int]()
 

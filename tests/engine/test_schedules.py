@@ -294,7 +294,5 @@ class Schedule(RuleBasedStateMachine):
             assert store._slabs == {}
 
 
-Schedule.TestCase.settings = settings(
-    max_examples=130, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
-)
+Schedule.TestCase.settings = settings(max_examples=130, stateful_step_count=50, suppress_health_check=list(HealthCheck))
 TestSchedule = Schedule.TestCase

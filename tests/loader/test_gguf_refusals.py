@@ -136,7 +136,7 @@ def test_a_truncated_file_is_refused_wherever_it_ends(tmp_path: Path) -> None:
     assert read_header(source).text("general.architecture") == "llama"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_a_garbled_header_is_read_or_refused(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     tiny = TinyLlama(metadata={"general.architecture": "llama", "list": [1, 2], "names": ["a", "b"]})

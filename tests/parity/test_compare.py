@@ -15,7 +15,7 @@ from mlxcel_engine.parity.stream import Stream
 from tests.parity.reference import Pair, apart, greedy, has_nan, pairs, reference, rows_of, stream_of
 
 BOUND = 0.5
-QUICK = settings(deadline=None, max_examples=150)
+QUICK = settings(max_examples=150)
 KINDS = {
     *("identical bitwise", "identical close", "drift", "near-tie at 0", "near-tie later", "diverged at 0"),
     *("diverged by noise", "diverged by gap", "prefix", "empty prefix", "finish reason"),
@@ -26,7 +26,7 @@ KINDS = {
 def test_every_verdict_is_that_of_the_reference_and_all_are_reached() -> None:
     seen: set[str] = set()
 
-    @settings(deadline=None, max_examples=1200, derandomize=True, database=None)
+    @settings(max_examples=1200, derandomize=True, database=None)
     @given(pairs())
     def check(pair: Pair) -> None:
         expected, outcome = reference(*pair), compare(*pair)

@@ -146,7 +146,7 @@ ROWS = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.lists(ROWS, max_size=5), st.booleans())
 def test_the_gate_is_the_rule_over_the_rows(rows: list[ParityRow], allow: bool) -> None:
     result = judge(rows, allow_near_tie=allow)

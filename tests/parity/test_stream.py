@@ -15,7 +15,7 @@ from tests.parity.reference import Row, apart
 
 VALUES = st.sampled_from([0.0, -0.0, -0.25, -0.5, -1.0, -7.5, -inf, nan]) | st.floats(-30, 0, width=32)
 PAIRS = st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=6)
-QUICK = settings(deadline=None, max_examples=100)
+QUICK = settings(max_examples=100)
 
 
 def row(*values: float) -> Row:

@@ -160,7 +160,7 @@ def mutated(draw: st.DrawFn) -> bytes:
     return data
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(mutated())
 def test_any_changed_file_is_summarised_or_refused_in_one_line(data: bytes) -> None:
     try:

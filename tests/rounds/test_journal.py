@@ -31,7 +31,7 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     assert (contents.header, list(contents.runs), contents.torn) == (header(CONFIG), RUNS, False)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_a_file_cut_anywhere_goes_on_with_its_whole_lines(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:

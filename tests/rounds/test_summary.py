@@ -146,7 +146,7 @@ def test_what_a_failed_run_had_measured_counts() -> None:
 SPEEDS = st.lists(st.tuples(*[st.floats(50, 150)] * 3), min_size=5, max_size=5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SPEEDS, st.sampled_from([0.25, 3.0]))
 def test_the_unit_of_speed_does_not_matter(speeds: list[tuple[float, ...]], factor: float) -> None:
     a, b, null = zip(*speeds, strict=True)

@@ -17,7 +17,7 @@ from tests.tiny import VOCAB, tiny_model
 
 FAMILIES = ("llama", "qwen3", "mixtral", "gemma3", "lfm2")
 ON_OWN_CACHES = ("gemma3", "lfm2")  # row by row, so that they have neither paged KV nor shared forwards
-HUNDREDS = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+HUNDREDS = settings(max_examples=200, suppress_health_check=list(HealthCheck))
 FEW = settings(HUNDREDS, max_examples=12)
 
 SHAPES = FixedShapes(4, 32)

@@ -14,7 +14,7 @@ from mlxcel_engine.loader.load import load
 from mlxcel_engine.loader.policy import resolve_policy
 from tests.scheduler.schedules import Asked, Bench, Schedule, schedules
 
-TWENTY = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+TWENTY = settings(max_examples=20, suppress_health_check=list(HealthCheck))
 CROWD = (Asked(20, 30), Asked(150, 9, arrives=1), Asked(33, 30, arrives=6, cancelled=4), Asked(1, 12, arrives=8))
 CROWDED = Schedule(Asked(160, 12, arrives=3), CROWD, FixedShapes(4, 64), cache=10**9, primed=100)
 

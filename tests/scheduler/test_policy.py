@@ -141,7 +141,7 @@ def asks(total: int) -> st.SearchStrategy[list[Ask]]:
     return st.lists(ask, min_size=1, max_size=12)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(total=st.integers(1, 20), batch=st.integers(1, 5), kept=st.integers(0, 20), data=st.data())
 def test_every_workload_ends_whatever_the_room(total: int, batch: int, kept: int, data: st.DataObject) -> None:
     asked = data.draw(asks(total))
@@ -150,7 +150,7 @@ def test_every_workload_ends_whatever_the_room(total: int, batch: int, kept: int
     assert all(seat.entered == seat.left + 1 for seat in seats)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(asked=asks(1000), batch=st.integers(1, 5))
 def test_without_a_bound_nobody_is_moved_out(asked: list[Ask], batch: int) -> None:
     assert all(seat.left == 0 for seat in serve(asked, None, batch))

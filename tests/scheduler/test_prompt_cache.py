@@ -213,7 +213,7 @@ def test_an_eos_right_away_and_a_hit_on_what_it_left() -> None:
     cached.end()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     kind=st.sampled_from(sorted(KINDS)),
     limit=st.sampled_from((10**8, 60_000, 20_000)),

@@ -164,7 +164,7 @@ class Tree(RuleBasedStateMachine):
             assert LIVE == []
 
 
-Tree.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+Tree.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
 TestTree = Tree.TestCase
 
 

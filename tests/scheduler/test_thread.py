@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import mlx.core as mx
 import pytest
@@ -134,3 +138,24 @@ def test_waiting_gives_up_after_its_time() -> None:
                 wait()
         release.set()
     assert handle.result().finish_reason == "length"
+
+
+ENDING = """
+import sys
+from mlxcel_engine.engine import Engine, StopRules
+from mlxcel_engine.scheduler import BatchScheduler, Request
+from tests.tiny import tiny_model
+
+sys.setswitchinterval(60)  # this thread keeps the interpreter to itself
+with BatchScheduler(Engine(tiny_model("llama"))) as scheduler:
+    scheduler.submit(Request((1, 2, 3), StopRules(frozenset(), 4))).result()
+"""
+
+
+def test_a_process_that_ends_right_after_a_shutdown_is_not_aborted() -> None:
+    """It was, in three of five runs."""
+    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", ENDING]
+    for _ in range(4):
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")

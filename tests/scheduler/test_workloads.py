@@ -192,7 +192,5 @@ class Workload(RuleBasedStateMachine):
         check_nothing_left(self.scheduler)
 
 
-Workload.TestCase.settings = settings(
-    max_examples=15, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
-)
+Workload.TestCase.settings = settings(max_examples=15, stateful_step_count=25, suppress_health_check=list(HealthCheck))
 TestWorkload = Workload.TestCase

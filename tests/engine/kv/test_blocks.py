@@ -155,8 +155,6 @@ def test_the_books_stay_right_over_thousands_of_steps() -> None:
     Books.lengths.clear()
     run_state_machine_as_test(
         Books,
-        settings=settings(
-            max_examples=4, stateful_step_count=2000, deadline=None, suppress_health_check=list(HealthCheck)
-        ),
+        settings=settings(max_examples=4, stateful_step_count=2000, suppress_health_check=list(HealthCheck)),
     )
     assert sorted(Books.lengths)[-2] >= 2000

@@ -27,7 +27,7 @@ def worst(before: int, tokens: int, heads: tuple[int, int], widths: tuple[int, i
     return float(mx.abs(found - wanted).max())
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     before=st.integers(0, 200),
     tokens=st.integers(1, 200),
@@ -41,7 +41,7 @@ def test_blocks_of_queries_attend_as_mlx_does(
     assert worst(before, tokens, heads, widths, seed) <= 5e-6
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(before=st.integers(0, 300), tokens=st.integers(1, 300))
 def test_blocks_cover_the_piece_and_see_no_later_key(before: int, tokens: int) -> None:
     blocks = query_blocks(before, tokens)

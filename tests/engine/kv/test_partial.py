@@ -65,7 +65,7 @@ def step(store: Store, rows: list[SequenceId], sharpness: float = 1.0) -> float:
     return float(worst)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     kind=st.sampled_from(["dense", "paged"]),
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=6),

@@ -252,7 +252,5 @@ class Life(RuleBasedStateMachine):
             store.check_integrity()
 
 
-Life.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
+Life.TestCase.settings = settings(max_examples=25, stateful_step_count=40, suppress_health_check=list(HealthCheck))
 TestLife = Life.TestCase

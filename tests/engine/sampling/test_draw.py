@@ -133,7 +133,7 @@ def test_greedy_takes_the_lowest_id_of_equal_tokens() -> None:
     assert greedy(mx.array([[0.0, 3.0, 3.0], [1.0, 1.0, 1.0]])).tolist() == [1, 0]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(make.logprobs(300), st.sampled_from(sorted(ROWS)), st.integers(0, 2**64 - 1), st.integers(0, 10**6))
 def test_the_token_is_the_largest_score_and_filtered_tokens_score_minus_infinity(
     values: Floats32, name: str, seed: int, position: int
@@ -152,7 +152,7 @@ def test_the_token_is_the_largest_score_and_filtered_tokens_score_minus_infinity
     assert (scores[values == -np.inf] == -np.inf).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(make.logprobs(300), st.sampled_from([0.3, 1.0]), st.sampled_from([0.2, 1.0]), st.sampled_from([0.5, 1.0, 2.0]))
 def test_dynamic_temperature_equals_the_reference(values: Floats32, low: float, span: float, exponent: float) -> None:
     config = SamplingConfig(temperature=low, dynatemp_range=span, dynatemp_exponent=exponent)

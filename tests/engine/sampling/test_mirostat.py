@@ -37,7 +37,7 @@ def kept_by(values: Floats32, version: int, mu: float) -> tuple[list[int], float
 
 
 @pytest.mark.parametrize("version", [1, 2])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(make.logprobs(3000), st.sampled_from([0.5, 2.0, 6.0, 10.0]))
 def test_a_draw_and_its_next_state_equal_the_reference(version: int, values: Floats32, mu: float) -> None:
     exact = values.astype(np.float64)

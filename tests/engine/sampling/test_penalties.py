@@ -15,7 +15,7 @@ from mlxcel_engine.errors import EngineError
 from tests.engine.sampling import reference
 from tests.engine.sampling.rows import Floats32, processed, row
 
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=40)
 LOGITS = np.array([2.0, -1.0, 0.0, 5.0, -np.inf, 1.0, 1.0, -3.0], dtype=np.float32)
 histories = st.lists(st.integers(0, 7), min_size=1, max_size=40) | st.lists(st.integers(0, 1), min_size=1, max_size=40)
 
@@ -88,7 +88,7 @@ def test_suffix_matches_equal_their_definition(tokens: list[int]) -> None:
     assert suffix_matches(tokens) == expected
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.integers(0, 3), min_size=1, max_size=40),
     st.builds(

@@ -62,7 +62,8 @@ def test_a_run_that_is_stopped_keeps_its_file_says_how_to_go_on_and_leaves_nothi
 ) -> None:
     log = tmp_path / "log"
     command = rounds_arguments(fake, tmp_path, b=f"ENV:FAKE_LOG={log} ENV:FAKE_MODE=hang", rounds=1)
-    run = "import sys; from mlxcel_engine.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    heeded = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)"  # also where the tests run under nohup
+    run = f"{heeded}; import sys; from mlxcel_engine.cli.main import main; sys.exit(main(sys.argv[1:]))"
     json_path = tmp_path / "r.json"
     with subprocess.Popen(
         [sys.executable, "-c", run, *command, "--json", str(json_path)], stderr=subprocess.PIPE, text=True

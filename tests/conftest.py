@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 os.environ["MLXCEL_SDPA_DETERMINISTIC"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"  # no default test reaches for the network
@@ -20,6 +21,8 @@ from mlxcel_engine.paths import registry
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job, whose children would ignore it, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("untimed", deadline=None)  # machines are shared: no example fails for being slow
 settings.load_profile("untimed")
 

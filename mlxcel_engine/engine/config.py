@@ -19,9 +19,10 @@ class EngineConfig:
 
     ``exact`` keeps to what ``generate_step`` computes for a sequence alone: one call of MLX's attention a row, over its
     keys in one piece, MLX's exponentials. False lets a float32 model compute the same in other ways: decode rows share
-    a call and a prefix, a prefill attends in blocks of queries, softmax, logprobs and SwiGLU take powers of
-    two, a decode step's rope is one product. None decides: exact under the deterministic switch, whose promise an
-    explicit False gives up, and on a GPU; on a CPU the other ways were measured to be faster.
+    a call and a prefix, a prefill attends in blocks of queries, softmax, logprobs and SwiGLU take powers of two, a
+    decode step's rope is one product, and with MKL a single row of a small model is padded to two. None decides: exact
+    under the deterministic switch, whose promise an explicit False gives up, and on a GPU; on a CPU the other ways were
+    measured to be faster.
 
     ``invariant`` makes a request's logits independent of its neighbours, of chunks, of the prompt cache and of the
     storage, by :class:`FixedShapes`; True takes those of the device, False is off, None is what ``MLXCEL_INVARIANT``

@@ -71,7 +71,7 @@ class Decoding:
         return logits[: len(rows), -1, :], forward
 
     def _width(self, rows: int) -> int | None:
-        """How many rows a decode forward of ``rows`` is given a width of; None where its shapes follow the batch."""
+        """The width that a decode forward of ``rows`` rows is given; None where its shapes follow the batch."""
         if not self._batched:
             return None
         if self._shapes is None:

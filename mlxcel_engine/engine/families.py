@@ -12,6 +12,10 @@ from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchLinear
 
 from mlxcel_engine.preload import PRELOAD
 
+PAIRED_FEATURES = 1536
+"""Input features up to which MKL multiplies two rows faster than one: a model of 576 and 1536 decodes 1.15 as fast in
+pairs, one product with 2048 features took 2.1 to 3.0 times as long (two cores of an AMD EPYC)."""
+
 # Equal to `generate_step` alone and in batches: docs/families.md is the proof, tests/conformance holds this set to it.
 # fmt: off
 BATCHED_FAMILIES = frozenset({
@@ -94,11 +98,13 @@ def multiplies_row_by_row(model: nn.Module) -> bool:
 def multiplies_faster_in_pairs(model: nn.Module) -> bool:
     """Whether a token goes through ``model`` faster beside another one, on a CPU.
 
-    So it is with MKL, whose product of one row with a float32 matrix is slow (of two rows, a whole decode step takes
-    0.88 of the time of one). Not where each row chooses its experts, and reads them.
+    So it is with MKL and float32 matrices of few input features. With many of them two rows take twice the time of one
+    and more. Not where each row chooses its experts, and reads them.
     """
-    plain = all(part["weight"].dtype == mx.float32 for part in _matrices(model))
-    return PRELOAD.blas == "mkl" and plain and not any(isinstance(part, SwitchLinear) for part in model.modules())
+    narrow = all(
+        part["weight"].dtype == mx.float32 and part["weight"].shape[-1] <= PAIRED_FEATURES for part in _matrices(model)
+    )
+    return PRELOAD.blas == "mkl" and narrow and not any(isinstance(part, SwitchLinear) for part in model.modules())
 
 
 def _matrices(model: nn.Module) -> list[nn.Module]:

@@ -1,4 +1,7 @@
-"""Which run comes when: every arm and its null arm once a round, in an order balanced for place and neighbours."""
+"""Which run comes when: every arm, and the null arm of the first or of each, once a round.
+
+The order is balanced for place and neighbours.
+"""
 
 from __future__ import annotations
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 import pytest
 
 from mlxcel_engine.engine import Engine, EngineConfig, SequenceSpec, StepBatch, families
 from mlxcel_engine.engine.config import Storage
+from mlxcel_engine.engine.families import PAIRED_FEATURES, multiplies_faster_in_pairs
 from mlxcel_engine.preload import PRELOAD
 from tests.conformance.traces import prompt
 from tests.engine.test_invariant import Shapes, alone, opened
@@ -50,6 +52,12 @@ def test_another_library_and_another_dtype_are_not_padded_for(monkeypatch: pytes
     assert decode_widths(Engine(model, FASTER), 1) == {1}
     monkeypatch.setattr(families, "PRELOAD", replace(PRELOAD, blas="openblas"))
     assert decode_widths(Engine(tiny_model("llama"), FASTER), 1) == {1}
+
+
+@pytest.mark.parametrize(("features", "pairs"), [(PAIRED_FEATURES, True), (PAIRED_FEATURES + 1, False)])
+def test_rows_of_many_features_are_not_padded(features: int, pairs: bool) -> None:
+    model = nn.Sequential(nn.Linear(8, features), nn.Linear(features, 8))
+    assert multiplies_faster_in_pairs(model) is pairs
 
 
 @pytest.mark.parametrize("storage", ["dense", "paged"])

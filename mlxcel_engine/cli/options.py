@@ -58,7 +58,7 @@ def invariant_shapes(wanted: bool, shape: str | None, device: str) -> FixedShape
     """The shapes of ``--invariant`` and ``--invariant-shape`` on ``device``, None without the mode.
 
     Raises:
-        UsageError: a shape that is none, or without the mode.
+        UsageError: a shape that is none, that does not hold there, or without the mode.
 
     """
     from mlxcel_engine.engine.shapes import FixedShapes, resolve_shapes
@@ -70,7 +70,7 @@ def invariant_shapes(wanted: bool, shape: str | None, device: str) -> FixedShape
         raise UsageError(f"--invariant-shape {shape} does nothing without --invariant; give both or none")
     try:
         width, chunk = (int(part) for part in shape.split(","))
-        return FixedShapes(width, chunk)
+        return resolve_shapes(FixedShapes(width, chunk), device)
     except ValueError:
         raise UsageError(f"--invariant-shape {shape}: give two whole numbers, rows and tokens, as in 2,256") from None
     except EngineError as error:

@@ -270,9 +270,12 @@ class Engine:
         last piece it goes on where it stopped, with the sampler's state as it was. Earlier steps cannot be taken back.
 
         Raises:
-            EngineError: another number of tokens precedes its next step's, or see :meth:`check_ids`.
+            EngineError: another number of tokens precedes its next step's; the invariant mode; or see
+                :meth:`check_ids`.
 
         """
+        if self.shapes is not None:
+            raise EngineError("the invariant mode recomputes no sequence; resume it with its KV")
         self.check_ids(tokens)
         return self._open.recompute(detached, tokens)
 

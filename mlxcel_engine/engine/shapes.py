@@ -1,7 +1,8 @@
 """The shapes of the invariant mode: what makes a request's logits independent of everything around it. No MLX.
 
-A row's bits depend on the shape of the products that it is part of, and not on the other rows in them. So whoever
-keeps the shapes of a request's forwards a function of the request alone, keeps its bits. ADR 0003 has the evidence.
+A row's bits depend on the shape of the products that it is part of, and not on the other rows in them, nor, but for
+:data:`PLACE_DEPENDENT`, on its place among them. So whoever keeps the shapes of a request's forwards a function of the
+request alone, keeps its bits. ADR 0003 has the evidence.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from mlxcel_engine.preload import PRELOAD
 
 Row = TypeVar("Row")
 LARGEST_WIDTH = 64
+PLACE_DEPENDENT = frozenset({5, 6, 7, 9, 10, 11})
+"""Rows of a product whose last ones get other bits than the first, with MKL outside its strict mode."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,17 @@ SHAPES = {"cpu": FixedShapes(2, 256), "gpu": FixedShapes(8, 256)}
 
 
 def resolve_shapes(invariant: FixedShapes | bool | None, device: str) -> FixedShapes | None:
-    """The shapes that :attr:`EngineConfig.invariant` asks for on ``device`` (``cpu`` or ``gpu``); None without any."""
+    """The shapes that :attr:`EngineConfig.invariant` asks for on ``device`` (``cpu`` or ``gpu``); None without any.
+
+    Raises:
+        EngineError: a width at which the place of a row among the others changes its bits.
+
+    """
     if invariant is None:
         invariant = PRELOAD.invariant
-    if invariant is True:
-        return SHAPES[device]
-    return invariant or None
+    shapes = SHAPES[device] if invariant is True else invariant or None
+    strays = device == "cpu" and PRELOAD.blas == "mkl" and not PRELOAD.deterministic
+    if shapes is not None and strays and shapes.width in PLACE_DEPENDENT:
+        asked = f"an invariant width of {shapes.width}: MKL computes the last of so many rows in another way"
+        raise EngineError(f"{asked}; give 1 to 4, 8, or 12 to {LARGEST_WIDTH}, or set MLXCEL_SDPA_DETERMINISTIC=1")
+    return shapes

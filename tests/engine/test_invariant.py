@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -19,10 +24,12 @@ from mlxcel_engine.engine import (
     StepBatch,
     StopRules,
     generate,
+    shapes,
 )
 from mlxcel_engine.engine.config import Storage
-from mlxcel_engine.engine.shapes import SHAPES, resolve_shapes
+from mlxcel_engine.engine.shapes import LARGEST_WIDTH, PLACE_DEPENDENT, SHAPES, resolve_shapes
 from mlxcel_engine.errors import EngineError
+from mlxcel_engine.preload import PRELOAD
 from tests.conformance.traces import prompt
 from tests.tiny import tiny_config, tiny_model
 
@@ -161,12 +168,61 @@ def test_what_would_change_a_shape_is_refused() -> None:
     with pytest.raises(EngineError, match="recomputes no sequence"):
         engine.detach(row, keep_kv=False)
     assert engine.open_sequences == 1
+    detached = engine.detach(row)
+    with pytest.raises(EngineError, match="recomputes no sequence"):
+        engine.recompute(detached, prompt(40))
+    engine.close(engine.resume(detached))
 
 
 @pytest.mark.parametrize(("width", "chunk"), [(0, 16), (65, 16), (4, 0)])
 def test_shapes_that_are_none_are_refused(width: int, chunk: int) -> None:
     with pytest.raises(EngineError, match="invariant"):
         FixedShapes(width, chunk)
+
+
+@pytest.mark.parametrize(
+    ("blas", "deterministic", "refused"), [("mkl", False, True), ("mkl", True, False), ("openblas", False, False)]
+)
+def test_a_width_at_which_the_place_counts_is_refused(
+    blas: str, deterministic: bool, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shapes, "PRELOAD", replace(PRELOAD, blas=blas, deterministic=deterministic))
+    for width in range(1, LARGEST_WIDTH + 1):
+        asked = FixedShapes(width, 16)
+        if refused and width in PLACE_DEPENDENT:
+            with pytest.raises(EngineError, match=f"width of {width}: MKL .* give 1 to 4, 8"):
+                resolve_shapes(asked, "cpu")
+        else:
+            assert resolve_shapes(asked, "cpu") == asked
+    assert resolve_shapes(FixedShapes(6, 16), "gpu") == FixedShapes(6, 16)
+
+
+PLACES = """
+import mlxcel_engine
+import mlx.core as mx
+from mlxcel_engine.engine.shapes import LARGEST_WIDTH
+mx.set_default_device(mx.cpu)
+row = {width: mx.random.normal((1, width), key=mx.random.key(1)) for width in (48, 576, 1536)}
+for rows in range(1, LARGEST_WIDTH + 1):
+    for outputs, width in ((64, 48), (576, 576), (576, 1536)):
+        matrix = mx.random.normal((outputs, width), key=mx.random.key(2))
+        product = mx.repeat(row[width], rows, axis=0) @ matrix.T
+        if not mx.array_equal(product, mx.repeat(product[:1], rows, axis=0)):
+            print(rows)
+            break
+"""
+
+
+def test_rows_of_a_product_differ_by_their_place_at_the_refused_widths_alone() -> None:
+    """In a process without the switch."""
+    switched = ("MLXCEL_SDPA_DETERMINISTIC", "MKL_CBWR", "MLX_ENABLE_TF32")
+    variables = {name: value for name, value in os.environ.items() if name not in switched}
+    variables["PYTHONPATH"] = str(Path(__file__).parents[2])
+    run = subprocess.run([sys.executable, "-c", PLACES], env=variables, capture_output=True, text=True, check=True)
+    found = {int(rows) for rows in run.stdout.split()}
+    assert found <= PLACE_DEPENDENT
+    if not found:
+        pytest.skip("this library gives a row the same bits at every place on this processor: nothing need be refused")
 
 
 def test_the_device_has_shapes_of_its_own_and_off_is_off() -> None:

@@ -48,8 +48,13 @@ def test_parts_joined_are_the_whole(storage: Storage) -> None:
 
 def test_what_cannot_be_divided_or_joined_is_refused() -> None:
     kept = {}
-    for name, model, storage in (("copy", "llama", "dense"), ("blocks", "llama", "paged"), ("own", "lfm2", "dense")):
-        engine = Engine(tiny_model(model), EngineConfig(storage))  # type: ignore[arg-type]  # a tuple of literals widens to str
+    kinds: list[tuple[str, str, Storage]] = [
+        ("copy", "llama", "dense"),
+        ("blocks", "llama", "paged"),
+        ("own", "lfm2", "dense"),
+    ]
+    for name, model, storage in kinds:
+        engine = Engine(tiny_model(model), EngineConfig(storage))
         kept[name] = engine.snapshot(prefilled(engine), 40)
     with pytest.raises(EngineError, match=r"in blocks of 16, \[5,20\)"):
         kept["blocks"].part(5, 20)

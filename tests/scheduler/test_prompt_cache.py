@@ -40,8 +40,8 @@ class Cached:
         self.scheduler = Driven(engine_of(kind, blocks), replace(CONFIG, **config))
         self.cache = self.scheduler._worker.cache
 
-    def run(self, ids: tuple[int, ...], tokens: int = 10, **options: object) -> RequestResult:
-        request = Request(ids, rules(tokens), logprobs=True, **options)  # type: ignore[arg-type]  # of several types
+    def run(self, ids: tuple[int, ...], tokens: int = 10, **options: Any) -> RequestResult:
+        request = Request(ids, rules(tokens), logprobs=True, **options)
         handle = self.scheduler.submit(request)
         self.scheduler.finish()
         result = check(handle, self.name, request)

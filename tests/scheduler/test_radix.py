@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -168,11 +169,15 @@ Tree.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
 TestTree = Tree.TestCase
 
 
+def behind(tokens: Tokens, start: int) -> FakeKv:
+    return FakeKv(tokens[start:])
+
+
 def stored(*prefixes: Tokens, divisible: bool = True) -> RadixTree:
     LIVE.clear()
     tree = RadixTree(1, divisible)
     for tokens in prefixes:
-        tree.insert("", tokens, lambda start, tokens=tokens: FakeKv(tokens[start:]))  # type: ignore[misc]  # bound now
+        tree.insert("", tokens, partial(behind, tokens))
     return tree
 
 
